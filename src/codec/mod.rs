@@ -1,0 +1,1 @@
+//! Vectors in, bytes out, and not a word about processes.
