@@ -82,22 +82,38 @@ impl Builder {
     /// [`Error::Invalid`] for settings that cannot be (local); [`Error::Disagreement`] if replicas asked for different
     /// ones (agreed: the same on all, nothing was made); what ended the run.
     pub fn build(self, replica: &Replica) -> Result<Exchange, Error> {
-        let Self { length, name, reduction, policy, check_every, path } = self;
+        let Self {
+            length,
+            name,
+            reduction,
+            policy,
+            check_every,
+            path,
+        } = self;
         if length == 0 {
             return Err(invalid("elements of an exchange", "at least 1", length));
         }
         if length.div_ceil(crate::codec::CHUNK) > u32::MAX as usize {
-            return Err(invalid("elements of an exchange", "at most 2^32 chunks of 2^18", length));
+            return Err(invalid(
+                "elements of an exchange",
+                "at most 2^32 chunks of 2^18",
+                length,
+            ));
         }
         if check_every == 0 {
-            return Err(invalid("steps between comparisons", "at least 1", check_every));
+            return Err(invalid(
+                "steps between comparisons",
+                "at least 1",
+                check_every,
+            ));
         }
         let path = match path {
             Some(path) if !path.is_available() => {
                 return Err(invalid("code path", "one that this processor has", path));
             }
             Some(path) => path,
-            None => Path::from_env().map_err(|error| invalid("GRADRING_SIMD", "scalar or avx2", error))?,
+            None => Path::from_env()
+                .map_err(|error| invalid("GRADRING_SIMD", "scalar or avx2", error))?,
         };
         let policy = policy.unwrap_or_else(|| Box::new(Quantile::default()));
         let shared = Arc::clone(replica.shared());
@@ -105,7 +121,11 @@ impl Builder {
             let engine = &mut *shared.engine();
             let index = engine.exchanges;
             if index == u16::MAX {
-                return Err(invalid("exchanges of a replica", "fewer than 65,535", index));
+                return Err(invalid(
+                    "exchanges of a replica",
+                    "fewer than 65,535",
+                    index,
+                ));
             }
             let fields = [
                 ("name", name.clone()),
@@ -121,12 +141,25 @@ impl Builder {
             index
         };
         let residual = Residual::new(length);
-        Ok(Exchange::new(shared, index, name, reduction, policy, check_every, path, residual))
+        Ok(Exchange::new(
+            shared,
+            index,
+            name,
+            reduction,
+            policy,
+            check_every,
+            path,
+            residual,
+        ))
     }
 }
 
 fn invalid(what: &'static str, expected: &str, found: impl std::fmt::Display) -> Error {
-    Error::Invalid { what, expected: expected.into(), found: found.to_string() }
+    Error::Invalid {
+        what,
+        expected: expected.into(),
+        found: found.to_string(),
+    }
 }
 
 /// Length-prefixed values, in the order of the fields.
@@ -159,14 +192,22 @@ fn decode(mut bytes: &[u8], fields: usize) -> Vec<String> {
 
 /// The first field that differs, with every rank's value: the same on all ranks, since all compare the same bytes.
 fn compare(name: &str, fields: &[(&str, String)], theirs: &[Vec<u8>]) -> Result<(), Error> {
-    let values: Vec<Vec<String>> = theirs.iter().map(|bytes| decode(bytes, fields.len())).collect();
+    let values: Vec<Vec<String>> = theirs
+        .iter()
+        .map(|bytes| decode(bytes, fields.len()))
+        .collect();
     for (column, (field, _)) in fields.iter().enumerate() {
         let of_rank = |rank: usize| &values[rank][column];
         if (0..values.len()).any(|rank| of_rank(rank) != of_rank(0)) {
             return Err(Error::Disagreement {
-                what: format!("making exchange {}", if column == 0 { of_rank(0) } else { name }),
+                what: format!(
+                    "making exchange {}",
+                    if column == 0 { of_rank(0) } else { name }
+                ),
                 field: (*field).into(),
-                values: (0..values.len()).map(|rank| (rank, of_rank(rank).clone())).collect(),
+                values: (0..values.len())
+                    .map(|rank| (rank, of_rank(rank).clone()))
+                    .collect(),
             });
         }
     }
@@ -188,7 +229,10 @@ mod tests {
             panic!("no disagreement")
         };
         assert_eq!(field, "length");
-        assert_eq!(values, [(0, "10".into()), (1, "11".into()), (2, "10".into())]);
+        assert_eq!(
+            values,
+            [(0, "10".into()), (1, "11".into()), (2, "10".into())]
+        );
         assert!(compare("a", &mine, &[encode(&mine), encode(&mine)]).is_ok());
     }
 

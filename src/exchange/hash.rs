@@ -25,7 +25,8 @@ fn sums(parameters: &[f32]) -> u64 {
     let mut totals = [0_u32; 2];
     for (i, parameter) in parameters.iter().enumerate() {
         for (total, seed) in totals.iter_mut().zip(SEEDS) {
-            *total = total.wrapping_add(mix(parameter.to_bits() ^ mix((i as u32).wrapping_add(seed))));
+            *total =
+                total.wrapping_add(mix(parameter.to_bits() ^ mix((i as u32).wrapping_add(seed))));
         }
     }
     u64::from(totals[0]) | u64::from(totals[1]) << 32

@@ -3,8 +3,8 @@
 
 use super::{Reduction, Report, nanoseconds};
 use crate::codec::cpu::Path;
-use crate::codec::{Apply, Budget, CHUNK, ChunkOptions, Format, Unit, canon};
 use crate::codec::format::{Record as Message, payload_len};
+use crate::codec::{Apply, Budget, CHUNK, ChunkOptions, Format, Unit, canon};
 use crate::replica::Error;
 use crate::replica::cause::Cause;
 use crate::replica::port::{Blocked, Port};
@@ -88,10 +88,17 @@ impl Lockstep<'_> {
             hash: self.hash.unwrap_or(0),
             ..Record::new(RecordKind::Step)
         };
-        let (chunk, is_last) = (self.chunk_at(self.published), self.published + 1 == self.chunks);
+        let (chunk, is_last) = (
+            self.chunk_at(self.published),
+            self.published + 1 == self.chunks,
+        );
         let range = self.range(chunk);
         let Some(update) = &mut self.update else {
-            return Record { flags: record.flags | IS_LAST, chunk: chunk as u32, ..record };
+            return Record {
+                flags: record.flags | IS_LAST,
+                chunk: chunk as u32,
+                ..record
+            };
         };
         let start = Instant::now();
         let length = range.len();
@@ -101,7 +108,13 @@ impl Lockstep<'_> {
         });
         let options = ChunkOptions { clip: None, budget };
         let values = &update.values[range.clone()];
-        let encoded = self.path.encode(&mut self.residual[range], values, update.unit, &options, self.encoded);
+        let encoded = self.path.encode(
+            &mut self.residual[range],
+            values,
+            update.unit,
+            &options,
+            self.encoded,
+        );
         if let Some(left) = &mut update.left {
             *left = left.saturating_sub(u64::from(encoded.hits));
         }
@@ -146,30 +159,48 @@ impl Lockstep<'_> {
         }
         self.rank = 0;
         self.compare_hashes(&heads)?;
-        let gives: Vec<bool> = heads.iter().map(|head| head.flags & HAS_DATA != 0).collect();
+        let gives: Vec<bool> = heads
+            .iter()
+            .map(|head| head.flags & HAS_DATA != 0)
+            .collect();
         let contributors = gives.iter().filter(|&&gives| gives).count();
         self.report.contributors = contributors;
         let inverse = 1.0 / contributors as f32;
-        self.heads = Some(Heads { gives, inverse, agreed: heads.iter().fold(0, |or, head| or | head.agreement) });
+        self.heads = Some(Heads {
+            gives,
+            inverse,
+            agreed: heads.iter().fold(0, |or, head| or | head.agreement),
+        });
         Ok(true)
     }
 
     fn compare_hashes(&self, heads: &[Record]) -> Result<(), Error> {
         let hash = |head: &Record| (head.flags & HAS_HASH != 0).then_some(head.hash);
-        if let Some(rank) = heads.iter().position(|head| hash(head).is_some() != self.hash.is_some()) {
+        if let Some(rank) = heads
+            .iter()
+            .position(|head| hash(head).is_some() != self.hash.is_some())
+        {
             let expected = self.hash.is_some();
-            return Err(self.port.wait.protocol(rank, || format!("hash present: {}, expected {expected}", !expected)));
+            return Err(self.port.wait.protocol(rank, || {
+                format!("hash present: {}, expected {expected}", !expected)
+            }));
         }
-        let Some(rank) = heads.iter().position(|head| hash(head) != hash(&heads[0])) else { return Ok(()) };
+        let Some(rank) = heads.iter().position(|head| hash(head) != hash(&heads[0])) else {
+            return Ok(());
+        };
         let hashes = heads.iter().map(|head| head.hash).collect();
-        self.port.shared.set_divergence(self.step.saturating_sub(1), hashes);
+        self.port
+            .shared
+            .set_divergence(self.step.saturating_sub(1), hashes);
         Err(self.port.wait.poison(Cause::Diverged, rank as u8))
     }
 
     /// A peer that saw a divergence first has poisoned the run, maybe before this rank had looked: it can see the same,
     /// since all first records were out by then.
     pub(super) fn explain(&mut self, error: Error) -> Error {
-        if matches!(&error, Error::Diverged { hashes, .. } if hashes.is_empty()) && self.heads.is_none() {
+        if matches!(&error, Error::Diverged { hashes, .. } if hashes.is_empty())
+            && self.heads.is_none()
+        {
             if let Err(seen) = self.look_at_heads() {
                 return seen;
             }
@@ -226,13 +257,20 @@ impl Lists for Lockstep<'_> {
         if self.heads.is_none() && !self.look_at_heads()? {
             return Ok(false);
         }
-        let Some(heads) = &self.heads else { return Ok(false) };
+        let Some(heads) = &self.heads else {
+            return Ok(false);
+        };
         let (rank, wait) = (self.rank, self.port.wait);
         let (visit, chunk) = (self.chunk, (self.first + self.chunk) % self.chunks);
         let start = chunk as usize * CHUNK;
         let range = start..(start + CHUNK).min(self.target.len());
-        let (gives, is_first) = (heads.gives[rank], heads.gives.iter().position(|gives| *gives) == Some(rank));
-        let Some(taken) = self.port.peek(rank)? else { return Ok(false) };
+        let (gives, is_first) = (
+            heads.gives[rank],
+            heads.gives.iter().position(|gives| *gives) == Some(rank),
+        );
+        let Some(taken) = self.port.peek(rank)? else {
+            return Ok(false);
+        };
         let began = Instant::now();
         let record = taken.record;
         let is_last = !gives || visit + 1 == self.chunks;
@@ -241,7 +279,9 @@ impl Lists for Lockstep<'_> {
             exchange: self.exchange,
             step: self.step as u32,
             chunk: chunk as u32,
-            flags: u8::from(gives) * HAS_DATA | u8::from(is_last) * IS_LAST | record.flags & HAS_HASH,
+            flags: u8::from(gives) * HAS_DATA
+                | u8::from(is_last) * IS_LAST
+                | record.flags & HAS_HASH,
             frame: 0,
             epoch: 0,
             ..record
@@ -255,18 +295,26 @@ impl Lists for Lockstep<'_> {
         if !gives {
             let found = taken.take().len();
             if found != 0 {
-                return Err(wait.protocol(rank, || format!("{found} bytes in a record without data")));
+                return Err(
+                    wait.protocol(rank, || format!("{found} bytes in a record without data"))
+                );
             }
             self.move_on();
             return Ok(true);
         }
-        let format = Format::try_from(record.format)
-            .map_err(|_| wait.protocol(rank, || format!("format {}, expected 1 or 2", record.format)))?;
-        let unit = Unit::from_halves(record.t, record.v).map_err(|error| wait.protocol(rank, || error.to_string()))?;
+        let format = Format::try_from(record.format).map_err(|_| {
+            wait.protocol(rank, || {
+                format!("format {}, expected 1 or 2", record.format)
+            })
+        })?;
+        let unit = Unit::from_halves(record.t, record.v)
+            .map_err(|error| wait.protocol(rank, || error.to_string()))?;
         let length = payload_len(format, range.len(), record.hits);
         if length != Some(taken.payload_len()) {
             let found = taken.payload_len();
-            return Err(wait.protocol(rank, || format!("payload of {found} bytes, expected {length:?}")));
+            return Err(wait.protocol(rank, || {
+                format!("payload of {found} bytes, expected {length:?}")
+            }));
         }
         let x = match self.reduction {
             Reduction::Mean => canon(unit.v() * heads.inverse),
@@ -276,7 +324,12 @@ impl Lists for Lockstep<'_> {
         if is_first && self.apply == Apply::Add {
             target.fill(0.0);
         }
-        let message = Message { format, hits: record.hits, elements: range.len(), payload: taken.take() };
+        let message = Message {
+            format,
+            hits: record.hits,
+            elements: range.len(),
+            payload: taken.take(),
+        };
         let applied = self.path.apply(&message, x, self.apply, target);
         let applied = applied.map_err(|error| wait.protocol(rank, || error.to_string()))?;
         self.report.parameters_not_finite += u64::from(applied.not_finite);

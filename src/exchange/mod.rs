@@ -137,9 +137,17 @@ impl Exchange {
     /// # Errors
     /// [`Error::Length`] (local: nothing happened); [`Error::NonFinite`] (agreed: the step happened without those
     /// elements); what ended the run: then parameters and residual are partly updated and must not be used.
-    pub fn step(&mut self, update: Option<&[f32]>, parameters: &mut [f32]) -> Result<Report, Error> {
-        let target =
-            Target { kind: Kind::Step, vector: parameters, what: "parameters", apply: Apply::Subtract };
+    pub fn step(
+        &mut self,
+        update: Option<&[f32]>,
+        parameters: &mut [f32],
+    ) -> Result<Report, Error> {
+        let target = Target {
+            kind: Kind::Step,
+            vector: parameters,
+            what: "parameters",
+            apply: Apply::Subtract,
+        };
         self.exchange(update, target)
     }
 
@@ -150,7 +158,12 @@ impl Exchange {
     /// # Errors
     /// As [`step`](Self::step).
     pub fn all_reduce(&mut self, update: Option<&[f32]>, sum: &mut [f32]) -> Result<Report, Error> {
-        let target = Target { kind: Kind::StepSum, vector: sum, what: "the sum", apply: Apply::Add };
+        let target = Target {
+            kind: Kind::StepSum,
+            vector: sum,
+            what: "the sum",
+            apply: Apply::Add,
+        };
         self.exchange(update, target)
     }
 
@@ -169,13 +182,18 @@ impl Exchange {
         for (rank, part) in parts.iter().enumerate() {
             match part.as_slice().try_into() {
                 Ok(bytes) => hashes.push(u64::from_le_bytes(bytes)),
-                Err(_) => return Err(wait.protocol(rank, || format!("a hash of {} bytes, expected 8", part.len()))),
+                Err(_) => {
+                    return Err(wait.protocol(rank, || {
+                        format!("a hash of {} bytes, expected 8", part.len())
+                    }));
+                }
             }
         }
         match hashes.iter().position(|other| *other != hashes[0]) {
             None => Ok(()),
             Some(rank) => {
-                self.shared.set_divergence(self.step.saturating_sub(1), hashes);
+                self.shared
+                    .set_divergence(self.step.saturating_sub(1), hashes);
                 Err(wait.poison(Cause::Diverged, rank as u8))
             }
         }
@@ -183,7 +201,15 @@ impl Exchange {
 
     fn check_length(&self, what: &'static str, found: usize) -> Result<(), Error> {
         let expected = self.residual.len();
-        if found == expected { Ok(()) } else { Err(Error::Length { what, expected, found }) }
+        if found == expected {
+            Ok(())
+        } else {
+            Err(Error::Length {
+                what,
+                expected,
+                found,
+            })
+        }
     }
 
     fn exchange(&mut self, update: Option<&[f32]>, target: Target<'_>) -> Result<Report, Error> {
@@ -200,7 +226,11 @@ impl Exchange {
         let engine = &mut *shared.engine();
         let operation = Operation::new(target.kind, self.index, length as u64, 0);
         let wait = shared.enter(engine, operation)?;
-        let update = update.zip(chosen).map(|(update, (unit, limit))| Update { values: update, unit, left: limit });
+        let update = update.zip(chosen).map(|(update, (unit, limit))| Update {
+            values: update,
+            unit,
+            left: limit,
+        });
         let mut lockstep = Lockstep {
             exchange: self.index,
             reduction: self.reduction,
@@ -220,14 +250,22 @@ impl Exchange {
             chunk: 0,
             rank: 0,
             dropped: vec![0; shared.world_size],
-            report: Report { step: self.step, ..Report::default() },
+            report: Report {
+                step: self.step,
+                ..Report::default()
+            },
             port: Port::new(&shared, engine, wait),
         };
         let ran = run(&wait, &mut lockstep, shared.ahead());
         if let Err(error) = ran {
             return Err(lockstep.explain(error));
         }
-        let Lockstep { mut report, dropped, heads, .. } = lockstep;
+        let Lockstep {
+            mut report,
+            dropped,
+            heads,
+            ..
+        } = lockstep;
         engine.agreed |= heads.map_or(0, |heads| heads.agreed);
         self.hash = None;
 
@@ -235,9 +273,14 @@ impl Exchange {
             if let Some((unit, _)) = chosen {
                 report.density = report.hits as f64 / length as f64;
                 report.l1_sent = report.hits as f64 * f64::from(unit.v());
-                self.last = Some(LastStep { density: report.density, hits: report.hits });
+                self.last = Some(LastStep {
+                    density: report.density,
+                    hits: report.hits,
+                });
             }
-            if target.kind == Kind::Step && (self.step == 0 || (self.step + 1).is_multiple_of(self.check_every)) {
+            if target.kind == Kind::Step
+                && (self.step == 0 || (self.step + 1).is_multiple_of(self.check_every))
+            {
                 self.hash = Some(parameter_hash(lockstep.target));
             }
             self.step += 1;
@@ -248,7 +291,10 @@ impl Exchange {
         let total: u64 = dropped.iter().sum();
         match dropped.iter().position(|count| *count > 0) {
             None => Ok(report),
-            Some(rank) => Err(Error::NonFinite { first: (rank, dropped[rank]), total }),
+            Some(rank) => Err(Error::NonFinite {
+                first: (rank, dropped[rank]),
+                total,
+            }),
         }
     }
 
@@ -258,9 +304,19 @@ impl Exchange {
         let wanted = self.policy.sample_size(elements);
         self.magnitudes.clear();
         if wanted > 0 {
-            self.path.magnitudes(&self.residual, update, wanted, self.step, &mut self.magnitudes);
+            self.path.magnitudes(
+                &self.residual,
+                update,
+                wanted,
+                self.step,
+                &mut self.magnitudes,
+            );
         }
-        let unit = self.policy.unit(&PolicyInput { elements, sample: &self.magnitudes, last: self.last });
+        let unit = self.policy.unit(&PolicyInput {
+            elements,
+            sample: &self.magnitudes,
+            last: self.last,
+        });
         (unit, self.policy.limit(elements).map(|limit| limit as u64))
     }
 }

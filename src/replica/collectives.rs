@@ -26,7 +26,11 @@ pub(crate) fn barrier(shared: &Shared) -> Result<(), Error> {
 pub(crate) fn arrive(shared: &Shared, engine: &mut Engine) -> Result<(), Error> {
     let operation = Operation::new(Kind::Barrier, 0, 0, 0);
     let wait = shared.enter(engine, operation)?;
-    let ticket = shared.segment.barrier().arrive(shared.world_size as u8, operation.identity(), wait.flags != 0);
+    let ticket = shared.segment.barrier().arrive(
+        shared.world_size as u8,
+        operation.identity(),
+        wait.flags != 0,
+    );
     engine.open = Some((ticket, wait.number));
     shared.segment.bells().ring();
     Ok(())
@@ -41,13 +45,28 @@ pub(crate) fn broadcast(shared: &Shared, root: usize, vector: &mut [f32]) -> Res
         });
     }
     let engine = &mut *shared.engine();
-    let wait = shared.enter(engine, Operation::new(Kind::Broadcast, 0, vector.len() as u64, root as u64))?;
+    let wait = shared.enter(
+        engine,
+        Operation::new(Kind::Broadcast, 0, vector.len() as u64, root as u64),
+    )?;
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(vector);
     let port = Port::new(shared, engine, wait);
     let piece = port.max_payload().min(PIECE);
     let pieces = bytes.len().div_ceil(piece) as u64;
     let published = if shared.rank == root { 0 } else { pieces };
-    run(&wait, &mut Broadcast { port, bytes, root, piece, pieces, published, taken: 0 }, u64::MAX)?;
+    run(
+        &wait,
+        &mut Broadcast {
+            port,
+            bytes,
+            root,
+            piece,
+            pieces,
+            published,
+            taken: 0,
+        },
+        u64::MAX,
+    )?;
     all_have_come(shared, &wait)
 }
 
@@ -59,7 +78,11 @@ fn all_have_come(shared: &Shared, wait: &Wait<'_>) -> Result<(), Error> {
         while rank < shared.world_size && has_come(shared.segment.rank(rank), wait.number) {
             rank += 1;
         }
-        Ok(if rank == shared.world_size { Look::Ready(()) } else { Look::Pending(Some(rank)) })
+        Ok(if rank == shared.world_size {
+            Look::Ready(())
+        } else {
+            Look::Pending(Some(rank))
+        })
     })
 }
 
@@ -105,8 +128,14 @@ impl Lists for Broadcast<'_> {
 
     fn take(&mut self) -> Result<bool, Error> {
         let range = self.range(self.taken);
-        let (root, wait, own) = (self.root, self.port.wait, self.port.shared.rank == self.root);
-        let Some(taken) = self.port.peek(root)? else { return Ok(false) };
+        let (root, wait, own) = (
+            self.root,
+            self.port.wait,
+            self.port.shared.rank == self.root,
+        );
+        let Some(taken) = self.port.peek(root)? else {
+            return Ok(false);
+        };
         let (record, length) = (taken.record, taken.payload_len());
         let expected = (RecordKind::Broadcast as u8, self.taken as u32, range.len());
         if (record.kind, record.chunk, length) != expected {
@@ -140,7 +169,12 @@ impl Blocked for Broadcast<'_> {
 /// What every rank gave, by rank. Up to [`INLINE_BYTES`] travel in the rank's own lines, more through the rings.
 pub(crate) fn all_gather(shared: &Shared, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
     let engine = &mut *shared.engine();
-    gather(shared, engine, Operation::new(Kind::AllGather, 0, 0, 0), bytes)
+    gather(
+        shared,
+        engine,
+        Operation::new(Kind::AllGather, 0, 0, 0),
+        bytes,
+    )
 }
 
 pub(crate) fn gather(
@@ -163,8 +197,21 @@ pub(crate) fn gather(
     }
     let port = Port::new(shared, engine, wait);
     let piece = port.max_payload().min(PIECE);
-    let pieces: Vec<u64> = lengths.iter().map(|length| length.div_ceil(piece as u64)).collect();
-    let mut lists = Gather { port, bytes, parts, lengths, pieces, piece, published: 0, chunk: 0, rank: 0 };
+    let pieces: Vec<u64> = lengths
+        .iter()
+        .map(|length| length.div_ceil(piece as u64))
+        .collect();
+    let mut lists = Gather {
+        port,
+        bytes,
+        parts,
+        lengths,
+        pieces,
+        piece,
+        published: 0,
+        chunk: 0,
+        rank: 0,
+    };
     lists.find();
     run(&wait, &mut lists, u64::MAX)?;
     Ok(lists.parts)
@@ -178,7 +225,11 @@ fn gather_inline(
     bytes: &[u8],
 ) -> Result<Vec<(u64, Vec<u8>)>, Error> {
     let parity = (wait.number & 1) as usize;
-    write_value(&shared.segment.rank(shared.rank).inline[parity], wait.number, bytes);
+    write_value(
+        &shared.segment.rank(shared.rank).inline[parity],
+        wait.number,
+        bytes,
+    );
     shared.segment.bells().ring();
     let mut parts = Vec::with_capacity(shared.world_size);
     wait.until(|| {
@@ -256,8 +307,11 @@ impl Lists for Gather<'_> {
 
     fn take(&mut self) -> Result<bool, Error> {
         let (rank, chunk, wait) = (self.rank, self.chunk, self.port.wait);
-        let length = (self.lengths[rank] - chunk * self.piece as u64).min(self.piece as u64) as usize;
-        let Some(taken) = self.port.peek(rank)? else { return Ok(false) };
+        let length =
+            (self.lengths[rank] - chunk * self.piece as u64).min(self.piece as u64) as usize;
+        let Some(taken) = self.port.peek(rank)? else {
+            return Ok(false);
+        };
         let expected = (RecordKind::Gather as u8, chunk as u32, length);
         let found = (taken.record.kind, taken.record.chunk, taken.payload_len());
         if found != expected {
@@ -277,7 +331,10 @@ impl Blocked for Gather<'_> {
 }
 
 /// Reduces `values` element by element over the ranks, in rank order.
-pub(crate) fn all_reduce<T: Value, O: Op<T>>(shared: &Shared, values: &mut [T]) -> Result<(), Error> {
+pub(crate) fn all_reduce<T: Value, O: Op<T>>(
+    shared: &Shared,
+    values: &mut [T],
+) -> Result<(), Error> {
     let operation = Operation::new(Kind::AllReduce, T::NUMBER, values.len() as u64, O::NUMBER);
     let engine = &mut *shared.engine();
     let parts = gather(shared, engine, operation, bytemuck::cast_slice(values))?;
@@ -285,11 +342,19 @@ pub(crate) fn all_reduce<T: Value, O: Op<T>>(shared: &Shared, values: &mut [T]) 
     for (rank, part) in parts.iter().enumerate() {
         if part.len() != size_of_val(values) {
             let (expected, found) = (size_of_val(values), part.len());
-            return Err(wait.protocol(rank, || format!("expected {expected} bytes of values, found {found}")));
+            return Err(wait.protocol(rank, || {
+                format!("expected {expected} bytes of values, found {found}")
+            }));
         }
-        let theirs = part.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned::<T>);
+        let theirs = part
+            .chunks_exact(size_of::<T>())
+            .map(bytemuck::pod_read_unaligned::<T>);
         for (value, other) in values.iter_mut().zip(theirs) {
-            *value = if rank == 0 { other } else { O::combine(*value, other) };
+            *value = if rank == 0 {
+                other
+            } else {
+                O::combine(*value, other)
+            };
         }
     }
     Ok(())

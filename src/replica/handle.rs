@@ -124,7 +124,12 @@ impl Replica {
     /// Raises a flag, one of 8: it goes with everything that this replica does from now on, and when an operation of all
     /// has ended, [`agreed_flags`](Self::agreed_flags) says so on all replicas alike. Wait-free.
     pub fn raise_flags(&self, flags: u8) {
-        self.0.segment.rank(self.0.rank).identity.raised.fetch_or(u32::from(flags), Ordering::Relaxed);
+        self.0
+            .segment
+            .rank(self.0.rank)
+            .identity
+            .raised
+            .fetch_or(u32::from(flags), Ordering::Relaxed);
     }
 
     /// The flags that any replica had raised when it entered an operation that has ended here. The same on all replicas

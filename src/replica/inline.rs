@@ -24,8 +24,13 @@ pub(crate) fn read_value(slot: &Inline, number: u64) -> Option<(u64, Vec<u8>)> {
         return None;
     }
     let length = slot.length.load(Ordering::Relaxed);
-    let inline = usize::try_from(length).ok().filter(|&length| length <= INLINE_BYTES);
-    Some((length, inline.map_or_else(Vec::new, |length| read_words(&slot.words, length))))
+    let inline = usize::try_from(length)
+        .ok()
+        .filter(|&length| length <= INLINE_BYTES);
+    Some((
+        length,
+        inline.map_or_else(Vec::new, |length| read_words(&slot.words, length)),
+    ))
 }
 
 /// Writes a text, cut to what fits at a character's boundary.
@@ -37,7 +42,10 @@ pub(crate) fn write_text(reason: &Reason, text: &str) {
 
 /// The text; what is not UTF-8 is replaced.
 pub(crate) fn read_text(reason: &Reason) -> String {
-    let length = reason.length.load(Ordering::Acquire).min(reason.words.len() as u64 * 8);
+    let length = reason
+        .length
+        .load(Ordering::Acquire)
+        .min(reason.words.len() as u64 * 8);
     String::from_utf8_lossy(&read_words(&reason.words, length as usize)).into_owned()
 }
 

@@ -6,7 +6,9 @@ use super::shared::Shared;
 use super::wait::{Look, Wait};
 use crate::shm::layout::DEFAULT_RING_CAPACITY;
 use crate::shm::life::{Holder, Keeper};
+use crate::shm::seat::Seated;
 use crate::shm::segment::{Config, Segment};
+use crate::shm::state::{Muster, muster};
 use crate::shm::sync::Ordering;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -74,23 +76,40 @@ pub(crate) fn is_replica() -> bool {
 }
 
 fn alone() -> Result<Segment, Error> {
-    let config = Config { world_size: 1, ring_capacity: DEFAULT_RING_CAPACITY, cores: 1 };
+    let config = Config {
+        world_size: 1,
+        ring_capacity: DEFAULT_RING_CAPACITY,
+        cores: 1,
+    };
     Ok(Segment::alone(&config)?)
 }
 
 fn attach(until: Instant) -> Result<(Segment, usize, Option<OwnedFd>), Error> {
     let rank: usize = number(RANK, "a rank")?.unwrap_or(0);
     let expected = || "the number of replicas, 1 to 255".to_owned();
-    let world_size: usize = number(WORLD_SIZE, "the number of replicas, 1 to 255")?.ok_or_else(|| {
-        Error::Environment { variable: WORLD_SIZE, expected: expected(), found: "not set".into() }
-    })?;
+    let world_size: usize =
+        number(WORLD_SIZE, "the number of replicas, 1 to 255")?.ok_or_else(|| {
+            Error::Environment {
+                variable: WORLD_SIZE,
+                expected: expected(),
+                found: "not set".into(),
+            }
+        })?;
     if world_size == 0 || world_size > 255 {
         let found = format!("{world_size:?}");
-        return Err(Error::Environment { variable: WORLD_SIZE, expected: expected(), found });
+        return Err(Error::Environment {
+            variable: WORLD_SIZE,
+            expected: expected(),
+            found,
+        });
     }
     if rank >= world_size {
         let expected = format!("a rank below {WORLD_SIZE} ({world_size})");
-        return Err(Error::Environment { variable: RANK, expected, found: rank.to_string() });
+        return Err(Error::Environment {
+            variable: RANK,
+            expected,
+            found: rank.to_string(),
+        });
     }
     let name = std::env::var(SEGMENT).map_err(|_| Error::Environment {
         variable: SEGMENT,
@@ -124,33 +143,64 @@ fn adopt(descriptor: RawFd) -> Option<OwnedFd> {
     (copy >= 0).then(|| unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-fn number<T: std::str::FromStr>(variable: &'static str, expected: &str) -> Result<Option<T>, Error> {
-    let Some(text) = std::env::var_os(variable) else { return Ok(None) };
+fn number<T: std::str::FromStr>(
+    variable: &'static str,
+    expected: &str,
+) -> Result<Option<T>, Error> {
+    let Some(text) = std::env::var_os(variable) else {
+        return Ok(None);
+    };
     let parsed = text.to_str().and_then(|text| text.parse().ok());
     match parsed {
         Some(number) => Ok(Some(number)),
-        None => Err(Error::Environment { variable, expected: expected.into(), found: format!("{text:?}") }),
+        None => Err(Error::Environment {
+            variable,
+            expected: expected.into(),
+            found: format!("{text:?}"),
+        }),
     }
 }
 
 fn seconds(variable: &'static str) -> Result<Option<Duration>, Error> {
     let expected = "a number of seconds above 0";
-    let Some(seconds) = number::<f64>(variable, expected)? else { return Ok(None) };
+    let Some(seconds) = number::<f64>(variable, expected)? else {
+        return Ok(None);
+    };
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if !duration.is_zero() => Ok(Some(duration)),
-        _ => Err(Error::Environment { variable, expected: expected.into(), found: format!("{seconds:?}") }),
+        _ => Err(Error::Environment {
+            variable,
+            expected: expected.into(),
+            found: format!("{seconds:?}"),
+        }),
     }
 }
 
 /// Claims the rank's seat and starts the engine thread that holds its life token.
-fn sit(segment: Arc<Segment>, rank: usize, lifeline: Option<OwnedFd>, deadline: Duration) -> Result<Shared, Error> {
+fn sit(
+    segment: Arc<Segment>,
+    rank: usize,
+    lifeline: Option<OwnedFd>,
+    deadline: Duration,
+) -> Result<Shared, Error> {
     let lines = segment.rank(rank);
     if !lines.state.claim() {
-        return Err(Error::RankTaken { rank, pid: lines.identity.pid.load(Ordering::Relaxed) });
+        return Err(Error::RankTaken {
+            rank,
+            pid: lines.identity.pid.load(Ordering::Relaxed),
+        });
     }
-    lines.identity.pid.store(std::process::id(), Ordering::Relaxed);
-    let keeper = Keeper::start(Arc::clone(&segment), Holder::Rank(rank), lifeline)
-        .map_err(|source| Error::Os { call: "starting the engine thread", source })?;
+    lines
+        .identity
+        .pid
+        .store(std::process::id(), Ordering::Relaxed);
+    let keeper =
+        Keeper::start(Arc::clone(&segment), Holder::Rank(rank), lifeline).map_err(|source| {
+            Error::Os {
+                call: "starting the engine thread",
+                source,
+            }
+        })?;
     lines.state.joined();
     segment.bells().ring();
     Ok(Shared::new(Arc::clone(&segment), rank, deadline, keeper))
@@ -158,20 +208,30 @@ fn sit(segment: Arc<Segment>, rank: usize, lifeline: Option<OwnedFd>, deadline: 
 
 fn all_join(shared: &Shared, timeout: Duration) -> Result<(), Error> {
     let operation = Operation::new(Kind::Join, 0, 0, 0);
-    let wait = Wait { deadline: timeout, ..shared.wait(operation, 0) };
-    let mut rank = 0;
-    let all = wait.until(|| {
-        while rank < shared.world_size && shared.segment.rank(rank).state.has_joined() {
-            rank += 1;
+    let wait = Wait {
+        deadline: timeout,
+        ..shared.wait(operation, 0)
+    };
+    let segment = &shared.segment;
+    let seats = || (0..shared.world_size).map(|rank| &segment.rank(rank).state);
+    let all = wait.until(|| match muster(segment.state(), seats()) {
+        Muster::Missing => Ok(Look::Pending(None)),
+        Muster::Complete => Ok(Look::Ready(())),
+        Muster::Last => {
+            segment.bells().ring();
+            Ok(Look::Ready(()))
         }
-        Ok(if rank == shared.world_size { Look::Ready(()) } else { Look::Pending(Some(rank)) })
     });
     match all {
         Err(Error::TimedOut { .. }) => {
-            let missing = (0..shared.world_size).filter(|&rank| !shared.segment.rank(rank).state.has_joined());
-            Err(Error::JoinTimedOut { waited: timeout, missing: missing.collect() })
+            let missing = seats()
+                .enumerate()
+                .filter(|(_, seat)| matches!(seat.get(), Seated::Free | Seated::Joining));
+            Err(Error::JoinTimedOut {
+                waited: timeout,
+                missing: missing.map(|(rank, _)| rank).collect(),
+            })
         }
         other => other,
     }
 }
-

@@ -18,5 +18,5 @@ pub(crate) use collectives::{broadcast, gather};
 pub use error::Error;
 pub use handle::{BarrierTicket, Replica};
 pub use join::{Builder, DEADLINE, LIFELINE, RANK, SEGMENT, WORLD_SIZE};
-pub use operation::Operation;
 pub(crate) use operation::Kind;
+pub use operation::Operation;

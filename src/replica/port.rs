@@ -20,8 +20,20 @@ pub(crate) struct Port<'a> {
 
 impl<'a> Port<'a> {
     pub(crate) fn new(shared: &'a Shared, engine: &'a mut Engine, wait: Wait<'a>) -> Self {
-        let Engine { producer, consumers, payload, .. } = engine;
-        Self { identity: wait.operation.identity(), wait, shared, producer, consumers, payload }
+        let Engine {
+            producer,
+            consumers,
+            payload,
+            ..
+        } = engine;
+        Self {
+            identity: wait.operation.identity(),
+            wait,
+            shared,
+            producer,
+            consumers,
+            payload,
+        }
     }
 
     pub(crate) fn max_payload(&self) -> usize {
@@ -50,8 +62,14 @@ impl<'a> Port<'a> {
         };
         match refused {
             Refused::Full => Ok(false),
-            Refused::TooLarge { max } => Err(Error::Length { what: "a frame", expected: max, found: payload.len() }),
-            Refused::Corrupt { consumer, why } => Err(self.wait.protocol(consumer, || why.to_string())),
+            Refused::TooLarge { max } => Err(Error::Length {
+                what: "a frame",
+                expected: max,
+                found: payload.len(),
+            }),
+            Refused::Corrupt { consumer, why } => {
+                Err(self.wait.protocol(consumer, || why.to_string()))
+            }
         }
     }
 
@@ -68,13 +86,21 @@ impl<'a> Port<'a> {
         if record.operation != number || usize::from(record.rank) != rank {
             let found = (record.operation, record.rank);
             return Err(self.wait.protocol(rank, || {
-                format!("record of operation {} by rank {}, expected {number} by {rank}", found.0, found.1)
+                format!(
+                    "record of operation {} by rank {}, expected {number} by {rank}",
+                    found.0, found.1
+                )
             }));
         }
         if record.identity != identity {
             return Err(self.wait.mismatched(rank));
         }
-        Ok(Some(Taken { record, grant, payload: self.payload, shared: self.shared }))
+        Ok(Some(Taken {
+            record,
+            grant,
+            payload: self.payload,
+            shared: self.shared,
+        }))
     }
 }
 
@@ -93,7 +119,12 @@ impl<'a> Taken<'a> {
 
     /// Copies the payload to private memory and gives the frame back to its producer.
     pub(crate) fn take(self) -> &'a [u8] {
-        let Self { grant, payload, shared, .. } = self;
+        let Self {
+            grant,
+            payload,
+            shared,
+            ..
+        } = self;
         grant.copy_payload(payload);
         grant.release();
         shared.segment.bells().ring();
@@ -102,7 +133,8 @@ impl<'a> Taken<'a> {
 
     /// Copies the payload into `into`, which must be as long, and gives the frame back to its producer.
     pub(crate) fn take_into(self, into: &mut [u8]) {
-        self.grant.copy_into(into);
+        let whole = self.grant.read(0, into);
+        debug_assert!(whole, "the caller has compared the lengths");
         self.grant.release();
         self.shared.segment.bells().ring();
     }

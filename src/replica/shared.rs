@@ -9,6 +9,7 @@ use crate::shm::barrier::Ticket;
 use crate::shm::life::Keeper;
 use crate::shm::poison::Verdict;
 use crate::shm::ring::{Consumer, Producer};
+use crate::shm::seat::Seated;
 use crate::shm::segment::Segment;
 use crate::shm::sync::Ordering;
 use std::sync::atomic::AtomicU64;
@@ -46,7 +47,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(segment: Arc<Segment>, rank: usize, deadline: Duration, keeper: Keeper) -> Self {
+    pub(crate) fn new(
+        segment: Arc<Segment>,
+        rank: usize,
+        deadline: Duration,
+        keeper: Keeper,
+    ) -> Self {
         let world_size = segment.world_size();
         let engine = Engine {
             number: 0,
@@ -82,12 +88,16 @@ impl Shared {
     }
 
     pub(crate) fn has_left(&self, rank: usize) -> bool {
-        self.segment.rank(rank).state.has_left()
+        self.segment.rank(rank).state.get() == Seated::Left
     }
 
     /// The flags that this rank has raised.
     pub(crate) fn raised(&self) -> u8 {
-        self.segment.rank(self.rank).identity.raised.load(Ordering::Relaxed) as u8
+        self.segment
+            .rank(self.rank)
+            .identity
+            .raised
+            .load(Ordering::Relaxed) as u8
     }
 
     /// The poison's error, if there is one. One Acquire load.
@@ -100,12 +110,7 @@ impl Shared {
 
     /// Ends the run, unless somebody has already; the verdict that holds.
     pub(crate) fn poison(&self, cause: Cause, rank: u8, number: u64) -> Verdict {
-        let verdict = Verdict {
-            operation_low: number as u32,
-            operation_high: (number >> 32) as u16,
-            rank,
-            cause: cause as u8,
-        };
+        let verdict = Verdict::new(rank, cause as u8, number);
         let holds = self.segment.poison().set(verdict);
         self.segment.barrier().poison();
         self.segment.bells().ring();
@@ -115,7 +120,11 @@ impl Shared {
     /// Ends the run because this rank says so. Callable from any thread.
     pub(crate) fn abort(&self, reason: &str) {
         write_text(&self.segment.rank(self.rank).reason, reason);
-        self.poison(Cause::Aborted, self.rank as u8, self.current.load(std::sync::atomic::Ordering::Relaxed));
+        self.poison(
+            Cause::Aborted,
+            self.rank as u8,
+            self.current.load(std::sync::atomic::Ordering::Relaxed),
+        );
     }
 
     pub(crate) fn reason(&self, rank: usize) -> String {
@@ -124,11 +133,17 @@ impl Shared {
 
     /// The step and hashes of the divergence that this rank has seen.
     pub(crate) fn divergence(&self) -> (u64, Vec<u64>) {
-        self.divergence.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.divergence
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     pub(crate) fn set_divergence(&self, step: u64, hashes: Vec<u64>) {
-        *self.divergence.lock().unwrap_or_else(PoisonError::into_inner) = (step, hashes);
+        *self
+            .divergence
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = (step, hashes);
     }
 
     /// The engine, for one operation at a time. Its state is only touched between complete changes, so that a panic
@@ -138,18 +153,34 @@ impl Shared {
     }
 
     pub(crate) fn wait(&self, operation: Operation, number: u64) -> Wait<'_> {
-        Wait { shared: self, operation, number, deadline: self.deadline, flags: self.raised() }
+        Wait {
+            shared: self,
+            operation,
+            number,
+            deadline: self.deadline,
+            flags: self.raised(),
+        }
     }
 
     /// Enters an operation: finishes an open barrier first, refuses if the run is over, then says what this rank has
     /// come for. Returns what the waits of this operation need.
-    pub(crate) fn enter(&self, engine: &mut Engine, operation: Operation) -> Result<Wait<'_>, Error> {
+    pub(crate) fn enter(
+        &self,
+        engine: &mut Engine,
+        operation: Operation,
+    ) -> Result<Wait<'_>, Error> {
         self.finish_open(engine)?;
         let wait = self.wait(operation, engine.number + 1);
         self.check_poison(&wait)?;
         engine.number += 1;
-        self.current.store(engine.number, std::sync::atomic::Ordering::Relaxed);
-        announce(self.segment.rank(self.rank), engine.number, &operation, wait.flags);
+        self.current
+            .store(engine.number, std::sync::atomic::Ordering::Relaxed);
+        announce(
+            self.segment.rank(self.rank),
+            engine.number,
+            &operation,
+            wait.flags,
+        );
         Ok(wait)
     }
 
@@ -161,7 +192,12 @@ impl Shared {
         }
     }
 
-    pub(crate) fn finish_barrier(&self, engine: &mut Engine, ticket: Ticket, number: u64) -> Result<(), Error> {
+    pub(crate) fn finish_barrier(
+        &self,
+        engine: &mut Engine,
+        ticket: Ticket,
+        number: u64,
+    ) -> Result<(), Error> {
         use super::wait::Look;
         use crate::shm::barrier::Look as Seen;
         let barrier = self.segment.barrier();
@@ -174,7 +210,9 @@ impl Shared {
                 Seen::Poisoned => {
                     self.check_poison(&wait)?;
                     // The word's bit without a verdict: bytes that nobody writes.
-                    return Err(wait.protocol(self.rank, || "the barrier is poisoned without a verdict".into()));
+                    return Err(wait.protocol(self.rank, || {
+                        "the barrier is poisoned without a verdict".into()
+                    }));
                 }
             })
         })?;
@@ -193,7 +231,8 @@ impl Shared {
     /// ORs the flags with which all ranks came to operation `number`. All must have entered it.
     pub(crate) fn agree(&self, engine: &mut Engine, number: u64) {
         for rank in 0..self.world_size {
-            engine.agreed |= announced(self.segment.rank(rank), number).map_or(0, |came| came.flags);
+            engine.agreed |=
+                announced(self.segment.rank(rank), number).map_or(0, |came| came.flags);
         }
     }
 }
@@ -203,7 +242,12 @@ impl Drop for Shared {
         if std::process::id() != self.pid {
             // A forked child has a copy of this memory; the seat is its parent's. Its own copy of the engine thread
             // does not exist: dropping the handle would wait for it.
-            std::mem::forget(self.keeper.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+            std::mem::forget(
+                self.keeper
+                    .get_mut()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take(),
+            );
             return;
         }
         if std::thread::panicking() {
@@ -212,7 +256,12 @@ impl Drop for Shared {
         }
         self.segment.rank(self.rank).state.leave();
         self.segment.bells().ring();
-        if let Some(keeper) = self.keeper.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(keeper) = self
+            .keeper
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             keeper.leave();
         }
     }

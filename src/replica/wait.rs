@@ -48,7 +48,10 @@ impl Wait<'_> {
     ///
     /// # Errors
     /// What `look` returns; the poison's error; a death, a leave, a mismatch or the deadline, after poisoning.
-    pub(crate) fn until<T>(&self, mut look: impl FnMut() -> Result<Look<T>, Error>) -> Result<T, Error> {
+    pub(crate) fn until<T>(
+        &self,
+        mut look: impl FnMut() -> Result<Look<T>, Error>,
+    ) -> Result<T, Error> {
         if let Look::Ready(value) = look()? {
             return Ok(value);
         }
@@ -77,11 +80,15 @@ impl Wait<'_> {
         let mut checked = Instant::now();
         loop {
             let mut seen = Ok(Look::Pending(None));
-            self.shared.segment.bells().sleep_unless(self.shared.rank, SLICE, || {
-                seen = look();
-                // Poison is a condition too: whoever sets it rings the bells.
-                !matches!(seen, Ok(Look::Pending(_))) || self.shared.segment.poison().get().is_some()
-            });
+            self.shared
+                .segment
+                .bells()
+                .sleep_unless(self.shared.rank, SLICE, || {
+                    seen = look();
+                    // Poison is a condition too: whoever sets it rings the bells.
+                    !matches!(seen, Ok(Look::Pending(_)))
+                        || self.shared.segment.poison().get().is_some()
+                });
             let mut hint = match seen? {
                 Look::Ready(value) => return Ok(value),
                 Look::Pending(hint) => hint,
@@ -113,22 +120,40 @@ impl Wait<'_> {
         for rank in others() {
             let lines = segment.rank(rank);
             if matches!(life::look(&lines.life), Life::Dead { .. }) {
-                return Some(Trouble { cause: Cause::Died, rank: rank as u8 });
+                return Some(Trouble {
+                    cause: Cause::Died,
+                    rank: rank as u8,
+                });
             }
-            if shared.has_left(rank) && !has_come(lines, self.number) {
-                return Some(Trouble { cause: Cause::Left, rank: rank as u8 });
+            // Nobody leaves between joining and the first operation of all, but for an error.
+            if shared.has_left(rank)
+                && (self.operation.kind == Kind::Join || !has_come(lines, self.number))
+            {
+                return Some(Trouble {
+                    cause: Cause::Left,
+                    rank: rank as u8,
+                });
             }
         }
         if matches!(life::look(segment.launcher_life()), Life::Dead { .. }) {
-            return Some(Trouble { cause: Cause::LauncherGone, rank: LAUNCHER });
+            return Some(Trouble {
+                cause: Cause::LauncherGone,
+                rank: LAUNCHER,
+            });
         }
         if let Some(rank) = self.mismatch() {
-            return Some(Trouble { cause: Cause::Mismatch, rank });
+            return Some(Trouble {
+                cause: Cause::Mismatch,
+                rank,
+            });
         }
         if waited >= self.deadline {
             let missing = others().find(|&rank| !has_come(segment.rank(rank), self.number));
             let rank = missing.or(hint).unwrap_or(shared.rank);
-            return Some(Trouble { cause: Cause::TimedOut, rank: rank as u8 });
+            return Some(Trouble {
+                cause: Cause::TimedOut,
+                rank: rank as u8,
+            });
         }
         None
     }
@@ -141,20 +166,25 @@ impl Wait<'_> {
         let differs = |rank: &usize| {
             came(*rank).is_some_and(|other| {
                 let barriers = self.operation.kind == Kind::Barrier
-                    && other.operation.is_some_and(|operation| operation.kind == Kind::Barrier);
+                    && other
+                        .operation
+                        .is_some_and(|operation| operation.kind == Kind::Barrier);
                 other.identity != identity && !barriers
             })
         };
         let other = (0..self.shared.world_size).find(differs)?;
         // If rank 0 is the one that differs from this rank, then the lowest rank that differs from rank 0 is sought.
         let zero = came(0).map_or(identity, |zero| zero.identity);
-        let lowest = (1..self.shared.world_size).find(|&rank| came(rank).is_some_and(|came| came.identity != zero));
+        let lowest = (1..self.shared.world_size)
+            .find(|&rank| came(rank).is_some_and(|came| came.identity != zero));
         Some(lowest.unwrap_or(other) as u8)
     }
 
     /// Poisons the segment because `rank` came for another operation than this rank.
     pub(crate) fn mismatched(&self, rank: usize) -> Error {
-        let culprit = self.mismatch().unwrap_or(if rank == 0 { self.shared.rank } else { rank } as u8);
+        let culprit = self
+            .mismatch()
+            .unwrap_or(if rank == 0 { self.shared.rank } else { rank } as u8);
         self.poison(Cause::Mismatch, culprit)
     }
 
@@ -174,31 +204,47 @@ impl Wait<'_> {
     pub(crate) fn verdict(&self, verdict: Verdict, what: Option<String>) -> Error {
         let during = self.operation;
         let rank = usize::from(verdict.rank);
-        let number = u64::from(verdict.operation_low) | u64::from(verdict.operation_high) << 32;
+        let number = verdict.operation();
         let known = rank < self.shared.world_size;
         match Cause::from_u8(verdict.cause) {
             Some(Cause::LauncherGone) => Error::LauncherGone { during },
             Some(Cause::Died) if known => Error::ReplicaDied { rank, during },
             Some(Cause::Left) if known => Error::ReplicaLeft { rank, during },
-            Some(Cause::TimedOut) if known => Error::TimedOut { rank, deadline: self.deadline, during },
+            Some(Cause::TimedOut) if known => Error::TimedOut {
+                rank,
+                deadline: self.deadline,
+                during,
+            },
             Some(Cause::Mismatch) => {
                 let came = (0..self.shared.world_size)
-                    .filter_map(|rank| Some((rank, announced(self.shared.segment.rank(rank), number)?.operation?)))
+                    .filter_map(|rank| {
+                        Some((
+                            rank,
+                            announced(self.shared.segment.rank(rank), number)?.operation?,
+                        ))
+                    })
                     .collect();
                 Error::Mismatch { number, came }
             }
             Some(Cause::Panicked) if known => Error::Panicked { rank },
-            Some(Cause::Aborted) if known => Error::Aborted { rank, reason: self.shared.reason(rank) },
+            Some(Cause::Aborted) if known => Error::Aborted {
+                rank,
+                reason: self.shared.reason(rank),
+            },
             Some(Cause::StepAborted) if known => Error::StepAborted { rank },
             Some(Cause::NeverJoined) if known => Error::NeverJoined { rank },
             Some(Cause::Diverged) if known => {
                 let (step, hashes) = self.shared.divergence();
                 Error::Diverged { step, hashes }
             }
-            Some(Cause::Protocol) if known => {
-                Error::Protocol { rank, what: what.unwrap_or_else(|| "found by another replica".into()) }
-            }
-            _ => Error::Protocol { rank, what: format!("a verdict that no replica gives: {verdict:?}") },
+            Some(Cause::Protocol) if known => Error::Protocol {
+                rank,
+                what: what.unwrap_or_else(|| "found by another replica".into()),
+            },
+            _ => Error::Protocol {
+                rank,
+                what: format!("a verdict that no replica gives: {verdict:?}"),
+            },
         }
     }
 }
