@@ -1,14 +1,21 @@
 //! Shared memory, and not a word about training: segment, layout, ring, barrier, bell, life token.
 
+pub mod arena;
 pub mod barrier;
 pub mod bell;
 pub mod frame;
+mod futex;
 #[cfg(not(loom))]
 pub mod layout;
 #[cfg(not(loom))]
 pub mod life;
 pub mod poison;
+mod position;
 pub mod ring;
+pub mod seat;
 #[cfg(not(loom))]
 pub mod segment;
+mod site;
+pub mod state;
 pub mod sync;
+mod word;
