@@ -1,0 +1,188 @@
+//! Operations: what all replicas do together, how each is numbered and named, and what a rank says it has come for.
+
+use crate::shm::segment::{RankLines, Slot};
+use crate::shm::sync::{Ordering, fence};
+use std::fmt;
+
+/// What an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Join = 1,
+    Barrier = 2,
+    Broadcast = 3,
+    AllGather = 4,
+    AllReduce = 5,
+    NewExchange = 6,
+    Step = 7,
+    StepSum = 8,
+    Check = 9,
+}
+
+impl Kind {
+    fn from_u8(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Join,
+            2 => Self::Barrier,
+            3 => Self::Broadcast,
+            4 => Self::AllGather,
+            5 => Self::AllReduce,
+            6 => Self::NewExchange,
+            7 => Self::Step,
+            8 => Self::StepSum,
+            9 => Self::Check,
+            _ => return None,
+        })
+    }
+}
+
+/// What a replica has come for: the kind, which exchange, and the numbers that must agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    pub(crate) kind: Kind,
+    /// Which exchange, 0 where none is meant; the kind of value for `all_reduce`.
+    pub(crate) subject: u16,
+    /// Elements, bytes or nothing, by kind.
+    pub(crate) length: u64,
+    /// Root, reduction or nothing, by kind.
+    pub(crate) extra: u64,
+}
+
+impl Operation {
+    pub(crate) const fn new(kind: Kind, subject: u16, length: u64, extra: u64) -> Self {
+        Self {
+            kind,
+            subject,
+            length,
+            extra,
+        }
+    }
+
+    /// What must be equal on all ranks, in 32 bits.
+    pub(crate) fn identity(&self) -> u32 {
+        let words = [
+            self.kind as u64 | u64::from(self.subject) << 8,
+            self.length,
+            self.extra,
+        ];
+        let hash = words.iter().fold(0x9E37_79B9_7F4A_7C15_u64, |hash, word| {
+            let mixed = (hash ^ word).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+            (mixed ^ mixed >> 33).wrapping_mul(0xC4CE_B9FE_1A85_EC53)
+        });
+        (hash >> 32) as u32
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            kind,
+            subject,
+            length,
+            extra,
+        } = *self;
+        match kind {
+            Kind::Join => write!(f, "join"),
+            Kind::Barrier => write!(f, "barrier"),
+            Kind::Broadcast => write!(f, "broadcast of {length} elements from rank {extra}"),
+            Kind::AllGather => write!(f, "all_gather"),
+            Kind::AllReduce => write!(
+                f,
+                "all_reduce of {length} values ({})",
+                value_name(subject, extra)
+            ),
+            Kind::NewExchange => write!(f, "making exchange {subject}"),
+            Kind::Step => write!(f, "step of exchange {subject} ({length} elements)"),
+            Kind::StepSum => write!(f, "all_reduce of exchange {subject} ({length} elements)"),
+            Kind::Check => write!(f, "check of exchange {subject} ({length} elements)"),
+        }
+    }
+}
+
+fn value_name(of_type: u16, op: u64) -> String {
+    let of_type = ["f32", "f64", "i32", "i64", "u32", "u64"]
+        .get(usize::from(of_type))
+        .unwrap_or(&"?");
+    let op = usize::try_from(op)
+        .ok()
+        .and_then(|op| ["sum", "min", "max", "and", "or"].get(op).copied());
+    format!("{} of {of_type}", op.unwrap_or("?"))
+}
+
+const SLOTS: u64 = 64;
+
+fn slot(lines: &RankLines, number: u64) -> &Slot {
+    &lines.slots[(number % SLOTS) as usize]
+}
+
+/// Writes what this rank has come for into its next slot: the words Relaxed, the number last with Release.
+pub(crate) fn announce(lines: &RankLines, number: u64, operation: &Operation, flags: u8) {
+    let slot = slot(lines, number);
+    let packed = u64::from(operation.identity())
+        | (operation.kind as u64) << 32
+        | u64::from(flags) << 40
+        | u64::from(operation.subject) << 48;
+    slot.identity.store(packed, Ordering::Relaxed);
+    slot.detail.store(operation.length, Ordering::Relaxed);
+    slot.extra.store(operation.extra, Ordering::Relaxed);
+    // Publishes the words above to whoever reads this number with Acquire.
+    slot.number.store(number, Ordering::Release);
+}
+
+/// What a slot says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Announced {
+    pub(crate) identity: u32,
+    pub(crate) flags: u8,
+    /// `None` where the slot names a kind that does not exist.
+    pub(crate) operation: Option<Operation>,
+}
+
+/// Whether this rank has come for operation `number`, or a later one that overwrote it.
+pub(crate) fn has_come(lines: &RankLines, number: u64) -> bool {
+    slot(lines, number).number.load(Ordering::Acquire) >= number
+}
+
+/// What this rank came for as operation `number`, if it has come and the slot still says so.
+pub(crate) fn announced(lines: &RankLines, number: u64) -> Option<Announced> {
+    let slot = slot(lines, number);
+    if slot.number.load(Ordering::Acquire) != number {
+        return None;
+    }
+    let packed = slot.identity.load(Ordering::Relaxed);
+    let length = slot.detail.load(Ordering::Relaxed);
+    let extra = slot.extra.load(Ordering::Relaxed);
+    // The words must have been read before the number is read again.
+    fence(Ordering::Acquire);
+    if slot.number.load(Ordering::Relaxed) != number {
+        return None;
+    }
+    let operation = Kind::from_u8((packed >> 32) as u8)
+        .map(|kind| Operation::new(kind, (packed >> 48) as u16, length, extra));
+    Some(Announced {
+        identity: packed as u32,
+        flags: (packed >> 40) as u8,
+        operation,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, Operation};
+    use std::collections::HashSet;
+
+    #[test]
+    fn whatever_must_agree_changes_the_identity() {
+        let mut seen = HashSet::new();
+        for kind in (0..=255).filter_map(Kind::from_u8) {
+            for subject in [0, 1, 255, 256, u16::MAX] {
+                for length in [0, 1, 2, 1 << 32, u64::MAX] {
+                    for extra in [0, 1, 2, 1 << 40] {
+                        seen.insert(Operation::new(kind, subject, length, extra).identity());
+                    }
+                }
+            }
+        }
+        assert_eq!(seen.len(), 9 * 5 * 5 * 4);
+    }
+}

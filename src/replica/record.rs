@@ -1,0 +1,85 @@
+//! Records: the names that an operation gives to the 64 bytes in front of a frame.
+
+use crate::shm::frame::Header;
+use bytemuck::{Pod, Zeroable};
+
+/// What a frame carries. 0 is the ring's own padding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum RecordKind {
+    /// A chunk of a step, or its absence.
+    Step = 1,
+    /// A piece of a broadcast vector.
+    Broadcast = 2,
+    /// A piece of what a rank gives to an all_gather.
+    Gather = 3,
+}
+
+/// The header of a frame. Offsets in bytes; little-endian.
+///
+/// ```text
+///  0 magic u16      2 version u8     3 kind u8    4 flags u8      5 agreement u8   6 rank u8    7 format u8
+///  8 exchange u16  10 t u16         12 v u16     14 frame u16
+/// 16 operation u64
+/// 24 identity u32  28 epoch u32
+/// 32 step u32      36 chunk u32
+/// 40 parameter hash u64 (other kinds: record length)
+/// 48 frame length u32  52 hits u32
+/// 56 dropped u32   60 crc32c u32
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Record {
+    magic: u16,
+    version: u8,
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) agreement: u8,
+    pub(crate) rank: u8,
+    pub(crate) format: u8,
+    pub(crate) exchange: u16,
+    pub(crate) t: u16,
+    pub(crate) v: u16,
+    pub(crate) frame: u16,
+    pub(crate) operation: u64,
+    pub(crate) identity: u32,
+    pub(crate) epoch: u32,
+    pub(crate) step: u32,
+    pub(crate) chunk: u32,
+    pub(crate) hash: u64,
+    length: u32,
+    pub(crate) hits: u32,
+    pub(crate) dropped: u32,
+    crc: u32,
+}
+const _: () = assert!(size_of::<Record>() == size_of::<Header>());
+const _: () = assert!(std::mem::offset_of!(Record, operation) == 16);
+const _: () = assert!(std::mem::offset_of!(Record, length) == 48);
+const _: () = assert!(std::mem::offset_of!(Record, crc) == 60);
+
+impl Record {
+    /// A record of this kind, everything else 0.
+    pub(crate) fn new(kind: RecordKind) -> Self {
+        Self {
+            kind: kind as u8,
+            ..Self::zeroed()
+        }
+    }
+
+    /// For the ring, which fills in magic, version, length and checksum.
+    pub(crate) fn into_header(self) -> Header {
+        bytemuck::cast(self)
+    }
+
+    /// From a header that the ring has checked.
+    pub(crate) fn from_header(header: &Header) -> Self {
+        bytemuck::cast(*header)
+    }
+}
+
+/// The rank gave data.
+pub(crate) const HAS_DATA: u8 = 1;
+/// The field `hash` holds the hash of the parameters after the last checked step.
+pub(crate) const HAS_HASH: u8 = 2;
+/// The rank's last record of the step: `dropped` is the step's count.
+pub(crate) const IS_LAST: u8 = 4;
