@@ -223,7 +223,11 @@ impl Header {
     }
 }
 
-fn check<T: PartialEq + ToString>(what: &'static str, expected: T, found: T) -> Result<(), Refusal> {
+fn check<T: PartialEq + ToString>(
+    what: &'static str,
+    expected: T,
+    found: T,
+) -> Result<(), Refusal> {
     if expected == found {
         Ok(())
     } else {
@@ -340,22 +344,34 @@ mod tests {
         let expected = expected(&facts);
         let of = |change: fn(&mut Header)| refusal(&forged(&facts, change), &expected);
         assert_eq!(of(|h| h.magic[0] ^= 1), "magic");
-        assert_eq!(of(|h| h.byte_order = h.byte_order.swap_bytes()), "byte order");
+        assert_eq!(
+            of(|h| h.byte_order = h.byte_order.swap_bytes()),
+            "byte order"
+        );
         assert_eq!(of(|h| h.abi += 1), "ABI version");
         assert_eq!(of(|h| h.id[15] ^= 1), "name in the header");
         assert_eq!(of(|h| h.owner += 1), "owner in the header");
         assert_eq!(of(|h| h.world_size = 0), "world size and ring capacity");
         assert_eq!(of(|h| h.world_size = 256), "world size and ring capacity");
         assert_eq!(of(|h| h.ring_capacity += 1), "world size and ring capacity");
-        assert_eq!(of(|h| h.ring_capacity = 1 << 63), "world size and ring capacity");
+        assert_eq!(
+            of(|h| h.ring_capacity = 1 << 63),
+            "world size and ring capacity"
+        );
         assert_eq!(of(|h| h.world_size = 3), "length in the header");
         assert_eq!(of(|h| h.total += 1), "length in the header");
         assert_eq!(of(|h| h.table[9] += 1), "table of offsets");
         assert_eq!(of(|h| h.cores = 0), "cores");
         let good = bytes(&Header::new(&facts));
-        let longer = Expected { length: expected.length + 1, ..expected };
+        let longer = Expected {
+            length: expected.length + 1,
+            ..expected
+        };
         assert_eq!(refusal(&good, &longer), "length");
-        let other = Expected { world_size: 3, ..expected };
+        let other = Expected {
+            world_size: 3,
+            ..expected
+        };
         assert_eq!(refusal(&good, &other), "world size");
         let mut damaged = good;
         damaged[LENGTH - 1] ^= 0x80;

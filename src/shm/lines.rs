@@ -4,6 +4,7 @@
 //! and all bytes zero at first. A struct's size is a whole number of [`Padded`] lines, so that what one rank writes
 //! never shares a cache line with what another writes.
 
+use super::seat::Seat;
 use super::sync::{AtomicU32, AtomicU64, Padded};
 
 /// Operation slots of a rank: a rank is never further ahead of another than this.
@@ -18,11 +19,8 @@ pub const COUNTERS: usize = 16;
 /// One rank's own lines.
 #[repr(C)]
 pub struct RankLines {
-    /// Free 0, joining 1, joined 2, left 3.
-    ///
-    /// Writer: whoever joins, by CAS free -> joining (AcqRel), then only the rank itself (Release). Reader: all ranks and
-    /// the launcher (Acquire).
-    pub state: Padded<AtomicU32>,
+    /// Free, joining, joined, left; writers, readers and orderings as [`Seat`] says.
+    pub state: Padded<Seat>,
     /// The life token, see [`super::life`].
     ///
     /// Writer: the rank's engine thread (Release), and the kernel when that thread dies. Reader: all ranks and the

@@ -35,16 +35,24 @@ pub(crate) struct Presence {
 impl Presence {
     /// Takes the lock on a description opened for this alone; `None` if a sweeper or another look is just at it.
     ///
-    /// The file must not be empty. The page is never touched.
-    pub(crate) fn establish(file: File) -> io::Result<Option<Presence>> {
+    /// The file must not be empty; the page is never touched. The caller closes the descriptor as soon as it can.
+    pub(crate) fn establish(file: &File) -> io::Result<Option<Presence>> {
         const LENGTH: NonZeroUsize = NonZeroUsize::new(PAGE).expect("a page is not empty");
         // SAFETY: a new mapping at an address of the kernel's choice, which nobody reads: no reference into it exists.
-        let page =
-            unsafe { mmap(None, LENGTH, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, &file, 0) }?;
+        let page = unsafe {
+            mmap(
+                None,
+                LENGTH,
+                ProtFlags::PROT_READ,
+                MapFlags::MAP_SHARED,
+                file,
+                0,
+            )
+        }?;
         let presence = Presence { page: page.cast() };
         // SAFETY: advice on the page mapped above.
         unsafe { madvise(page, PAGE, MmapAdvise::MADV_DONTFORK) }?;
-        Ok(try_lock(&file, Lock::Shared)?.then_some(presence))
+        Ok(try_lock(file, Lock::Shared)?.then_some(presence))
     }
 }
 
@@ -78,8 +86,6 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Takes over the crate's object. `canary` is a descriptor of its own on the same file.
-    ///
-    /// `None` if the object has no mapping of at least a page.
     pub(crate) fn new(object: Shmem, presence: Presence, canary: OwnedFd) -> io::Result<Self> {
         let base = NonNull::new(object.as_ptr())
             .filter(|base| base.addr().get().is_multiple_of(PAGE))
@@ -94,10 +100,6 @@ impl Mapping {
         })
     }
 
-    pub(crate) fn length(&self) -> usize {
-        self.length
-    }
-
     /// The file.
     pub(crate) fn inode(&self) -> Inode {
         self.canary.inode()
@@ -108,7 +110,9 @@ impl Mapping {
     /// # Panics
     /// If they do not. Offsets come from a layout as long as the mapping.
     pub(crate) fn bytes(&self, offset: usize, length: usize) -> NonNull<u8> {
-        let inside = offset.checked_add(length).is_some_and(|end| end <= self.length);
+        let inside = offset
+            .checked_add(length)
+            .is_some_and(|end| end <= self.length);
         assert!(inside, "{length} bytes at {offset} of {}", self.length);
         // SAFETY: within one mapping, as just checked.
         unsafe { self.base.add(offset) }
@@ -119,7 +123,9 @@ impl Mapping {
     /// # Panics
     /// If they are not inside, or not aligned.
     pub(crate) fn slice<T: Shared>(&self, offset: usize, count: usize) -> &[T] {
-        let length = count.checked_mul(size_of::<T>()).expect("a slice of the mapping");
+        let length = count
+            .checked_mul(size_of::<T>())
+            .expect("a slice of the mapping");
         let first = self.bytes(offset, length).cast::<T>();
         assert!(first.is_aligned());
         // SAFETY: inside the mapping and aligned; `Shared` says that any bytes are a value and that writes of others

@@ -3,12 +3,22 @@
 pub mod arena;
 pub mod barrier;
 pub mod bell;
+#[cfg(not(loom))]
+mod descriptor;
 pub mod frame;
 mod futex;
+#[cfg(not(loom))]
+pub mod header;
 #[cfg(not(loom))]
 pub mod layout;
 #[cfg(not(loom))]
 pub mod life;
+#[cfg(not(loom))]
+mod lines;
+#[cfg(not(loom))]
+mod mapping;
+#[cfg(not(loom))]
+mod name;
 pub mod poison;
 mod position;
 pub mod ring;

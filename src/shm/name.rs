@@ -30,7 +30,9 @@ pub(crate) fn name_of(id: &[u8; 16]) -> String {
 /// The 128 bits of a name; `None` if no segment is named so.
 pub(crate) fn id_of(name: &str) -> Option<[u8; 16]> {
     let digits = name.strip_prefix(PREFIX)?;
-    let lower = digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let lower = digits
+        .bytes()
+        .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     if digits.len() != 32 || !lower {
         return None;
     }

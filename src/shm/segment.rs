@@ -11,7 +11,6 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::mem::ManuallyDrop;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -20,7 +19,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, posix_fallocate};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::geteuid;
-use shared_memory::{Shmem, ShmemConf, ShmemError};
+use shared_memory::{ShmemConf, ShmemError};
 
 use super::barrier::Barrier;
 use super::bell::{Asleep, Bells};
@@ -29,7 +28,7 @@ use super::header::{self, Expected, Facts, Header, Refusal};
 use super::layout::{self, DEFAULT_RING_CAPACITY, LINE, Layout};
 pub use super::lines::*;
 use super::mapping::{Mapping, Presence, Shared};
-use super::name;
+use super::name::{self, Lock};
 use super::poison::Poison;
 use super::ring::{Arena, Ring};
 use super::state::{Phase, State};
@@ -311,7 +310,8 @@ impl Segment {
 
     /// The lines of all ranks.
     pub fn ranks(&self) -> &[RankLines] {
-        self.mapping.slice(self.layout.ranks, self.layout.world_size)
+        self.mapping
+            .slice(self.layout.ranks, self.layout.world_size)
     }
 
     /// The lines of one rank.
@@ -343,9 +343,9 @@ impl Segment {
         let tail: &Padded<AtomicU64> = self.mapping.get(ring + layout::RING_TAIL);
         let cursors = self.mapping.slice(ring + layout::RING_CURSORS, world_size);
         let bytes = self.mapping.bytes(ring + self.layout.arena, capacity);
-        // SAFETY: `capacity` bytes of this mapping, page aligned, that live as long as the borrow of `self`; nobody but
-        // rings over the same words touches them.
-        let arena = unsafe { Arena::new(bytes, capacity) };
+        // SAFETY: `capacity` bytes of this mapping, page aligned, that live as long as the borrow of `self` and to which
+        // no reference is ever made. One producer and one user of each cursor is what a rank's seat gives its owner.
+        let arena = unsafe { Arena::from_raw(bytes, capacity) };
         Ring::new(tail, cursors, arena)
     }
 }
@@ -413,8 +413,7 @@ fn create_as(id: [u8; 16], layout: Layout, cores: u32) -> Result<Option<Segment>
     }
 
     // From here on every page exists, and the mapping may be touched.
-    let canary = canary(name, file)?;
-    let Some(canary) = canary else {
+    let Some(canary) = canary(name, file)? else {
         return Ok(None);
     };
     let mapping = Mapping::new(object, presence, canary.into()).map_err(os("mmap", name))?;
@@ -433,7 +432,10 @@ fn create_as(id: [u8; 16], layout: Layout, cores: u32) -> Result<Option<Segment>
     let bytes = bytemuck::bytes_of(&header);
     let page = mapping.bytes(0, bytes.len());
     // SAFETY: inside the mapping; nobody reads the header before the state word is published, except through pread.
-    unsafe { page.copy_from_nonoverlapping(bytes.into(), bytes.len()) };
+    unsafe {
+        page.as_ptr()
+            .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+    };
     let segment = Segment {
         mapping,
         layout,
@@ -442,16 +444,12 @@ fn create_as(id: [u8; 16], layout: Layout, cores: u32) -> Result<Option<Segment>
     };
     // SYNC POINT: publishes the header, and that all pages exist, to whoever opens (Release here, Acquire in `try_open`).
     segment.state().publish();
-    let _ = ManuallyDrop::new(unfinished);
+    std::mem::forget(unfinished);
     Ok(Some(segment))
 }
 
 /// Attaches if the segment is ready; `None`: not yet, look again.
-fn try_open(
-    name: &str,
-    id: [u8; 16],
-    world_size: usize,
-) -> Result<Option<Segment>, SegmentError> {
+fn try_open(name: &str, id: [u8; 16], world_size: usize) -> Result<Option<Segment>, SegmentError> {
     let refuse = |refusal| SegmentError::refused(name, refusal);
     let not_found = || SegmentError::NotFound {
         name: name.to_owned(),
@@ -472,11 +470,187 @@ fn try_open(
         // Its creator is between two calls, or died there.
         return Ok(None);
     }
-    // The lock first, then the name: a sweeper that was quicker has removed it, one that comes later sees the lock.
-    let deserted = name::try_lock(&own, name::Lock::Exclusive).map_err(os("flock", name))?;
-    drop(own);
-    let Some(own) = open_own(name, OFlag::O_RDONLY)? else {
+    // Whoever gets the exclusive lock is alone with a dead segment, or with a creator that has not come to its lock.
+    let deserted = name::try_lock(&own, Lock::Exclusive).map_err(os("flock", name))?;
+    // The lock first, then the name: a sweeper that was quicker has removed it, a later one sees the lock.
+    let Some(presence) = Presence::establish(&own).map_err(os("flock", name))? else {
         return Ok(None);
     };
-    todo!()
+    if !name::names(name, file).map_err(os("lstat", name))? {
+        return Ok(None);
+    }
+    // Through the descriptor: in a mapping a page that is not allocated would be a bus error.
+    match read_phase(&own).map_err(os("pread", name))? {
+        None => {
+            let least = layout::STATE + LINE;
+            return Err(refuse(Refusal::new(
+                "length",
+                format!("at least {least}"),
+                metadata.len(),
+            )));
+        }
+        Some(Phase::Empty) => return Ok(None),
+        Some(Phase::Ready | Phase::Full) => {}
+        Some(other) => return Err(refuse(Refusal::new("state", "Ready", format!("{other:?}")))),
+    }
+    // Orders the read of the header after that of the state, as the Acquire load of it below does for everything else.
+    fence(Ordering::Acquire);
+    let mut bytes = [0; header::LENGTH];
+    own.read_exact_at(&mut bytes, 0)
+        .map_err(os("pread", name))?;
+    drop(own);
+    let expected = Expected {
+        world_size,
+        id,
+        length: metadata.len(),
+        owner: metadata.uid(),
+    };
+    let (header, layout) = Header::validate(&bytes, &expected).map_err(refuse)?;
+    let allocated = metadata.blocks().saturating_mul(512);
+    if allocated < metadata.len() {
+        let refusal = Refusal::new("allocated bytes", metadata.len(), allocated);
+        return Err(refuse(refusal));
+    }
+    if deserted {
+        let refusal = Refusal::new("life", "somebody who lives in it", "a dead run's leftover");
+        return Err(refuse(refusal));
+    }
+
+    let Some(canary) = canary(name, file)? else {
+        return Ok(None);
+    };
+    let object = match ShmemConf::new().os_id(name).open() {
+        Ok(object) => object,
+        Err(ShmemError::MapOpenFailed(code)) if code == Errno::ENOENT as u32 => return Ok(None),
+        Err(error) => return Err(from_crate("shm_open", name, error)),
+    };
+    // The crate has opened by name, so the name must have stood for our file before and after.
+    if !name::names(name, file).map_err(os("lstat", name))? || object.len() != layout.total {
+        return Ok(None);
+    }
+    let segment = Segment {
+        mapping: Mapping::new(object, presence, canary.into()).map_err(os("mmap", name))?,
+        layout,
+        header,
+        name: name.to_owned(),
+    };
+    // SYNC POINT: pairs with the creator's publish (Release).
+    match segment.state().get() {
+        Phase::Ready | Phase::Full => Ok(Some(segment)),
+        other => Err(refuse(Refusal::new("state", "Ready", format!("{other:?}")))),
+    }
+}
+
+/// A description of this process's own on what has the name; `None` if nothing has.
+fn open_own(name: &str, access: OFlag) -> Result<Option<File>, SegmentError> {
+    match name::open(name, access) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(os("shm_open", name)(error)),
+    }
+}
+
+/// A descriptor on the same file that has no other use than to be there; `None` if the name stands for another file.
+fn canary(name: &str, file: Inode) -> Result<Option<File>, SegmentError> {
+    let Some(canary) = open_own(name, OFlag::O_RDONLY)? else {
+        return Ok(None);
+    };
+    let metadata = canary.metadata().map_err(os("fstat", name))?;
+    Ok((name::inode(&metadata) == file).then_some(canary))
+}
+
+/// The creator's lock on its new segment; `None` if the name is gone, or if somebody keeps the lock from it.
+fn establish(name: &str) -> Result<Option<Presence>, SegmentError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // A description for the lock alone, open for as short as possible: a child forked meanwhile would keep it.
+        let Some(own) = open_own(name, OFlag::O_RDONLY)? else {
+            return Ok(None);
+        };
+        if let Some(presence) = Presence::establish(&own).map_err(os("flock", name))? {
+            return Ok(Some(presence));
+        }
+        drop(own);
+        if Instant::now() >= deadline {
+            return Ok(None);
+        }
+        thread::sleep(TICK);
+    }
+}
+
+/// Allocates every page of the file.
+fn allocate(file: &File, length: usize) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < length {
+        let piece = PIECE.min(length - done);
+        match posix_fallocate(file, done as libc::off_t, piece as libc::off_t) {
+            Ok(()) => done += piece,
+            // tmpfs gives back what an interrupted call had allocated.
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Bytes that the file system behind shared memory has left for this user; 0 if it does not say.
+fn free_bytes() -> u64 {
+    statvfs(name::DIRECTORY).map_or(0, |fs| {
+        fs.blocks_available().saturating_mul(fs.fragment_size())
+    })
+}
+
+/// The state word as the file has it; `None` if the file ends before it.
+fn read_phase(file: &File) -> io::Result<Option<Phase>> {
+    let mut word = [0; size_of::<State>()];
+    match file.read_exact_at(&mut word, layout::STATE as u64) {
+        Ok(()) => Ok(Some(Phase::from_word(u32::from_ne_bytes(word)))),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// 128 random bits.
+fn random() -> Result<[u8; 16], SegmentError> {
+    let mut bits = [0; 16];
+    getrandom::fill(&mut bits).map_err(|error| SegmentError::Os {
+        call: "getrandom",
+        name: String::new(),
+        source: error.raw_os_error().map_or_else(
+            || io::Error::other(error.to_string()),
+            io::Error::from_raw_os_error,
+        ),
+    })?;
+    Ok(bits)
+}
+
+/// When this process started, in clock ticks after boot: field 22 of its stat file.
+fn process_start() -> Option<u64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // The second field is the program's name in brackets, and may itself hold brackets and blanks.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+fn from_crate(call: &'static str, name: &str, error: ShmemError) -> SegmentError {
+    let source = match error {
+        ShmemError::MapCreateFailed(code)
+        | ShmemError::MapOpenFailed(code)
+        | ShmemError::UnknownOsError(code) => io::Error::from_raw_os_error(code as i32),
+        ShmemError::MappingIdExists => Errno::EEXIST.into(),
+        other => io::Error::other(other.to_string()),
+    };
+    os(call, name)(source)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_start_is_a_number_of_ticks_that_stays() {
+        let start = process_start().unwrap();
+        assert!(start > 0);
+        assert_eq!(process_start(), Some(start));
+    }
 }
