@@ -227,7 +227,7 @@ fn replica() {
                 .check_every(2)
                 .build(&replica)
                 .expect("agreed");
-            let mut parameters = vec![0.0; 1000];
+            let mut parameters = vec![0.0_f32; 1000];
             for step in 0.. {
                 if step == 3 && rank == 1 {
                     // One bit of one element.
@@ -345,7 +345,7 @@ fn replica() {
                 .name("second")
                 .build(&replica)
                 .expect("agreed");
-            let mut parameters = vec![0.0; 1000];
+            let mut parameters = vec![0.0_f32; 1000];
             let exchange = if rank == 0 { &mut first } else { &mut second };
             let error = exchange
                 .step(Some(&update(rank, 0, 1000)), &mut parameters)

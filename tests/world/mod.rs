@@ -3,7 +3,7 @@
 //!
 //! A test file declares a test named `replica` that returns at once unless [`case`] names what this process is to do.
 //! What a replica [`tell`]s comes back line by line.
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 use gradring::replica::{DEADLINE, RANK, SEGMENT, WORLD_SIZE};
 use gradring::shm::layout::DEFAULT_RING_CAPACITY;
