@@ -1,8 +1,24 @@
 //! gradring makes a Rust trainer data-parallel on one node.
-#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(target_os = "linux"))]
-compile_error!("gradring's engine needs Linux (futexes, robust lists, /dev/shm)");
+compile_error!("gradring's engine needs Linux: futexes, robust lists and /dev/shm");
 
 pub mod codec;
+#[cfg(not(loom))]
+pub mod exchange;
+#[cfg(not(loom))]
+pub mod replica;
 pub mod shm;
+
+/// What of the replica's code the loom models run.
+#[cfg(loom)]
+pub mod replica {
+    pub mod progress;
+}
+
+#[cfg(not(loom))]
+pub use codec::policy::{Fixed, Quantile, ThresholdPolicy};
+#[cfg(not(loom))]
+pub use exchange::{Exchange, Reduction, Report, parameter_hash};
+#[cfg(not(loom))]
+pub use replica::{Error, Replica, op};

@@ -80,7 +80,10 @@ mod tests {
         let known: Vec<u8> = (0..=255).filter(|&n| Cause::from_u8(n).is_some()).collect();
         assert_eq!(known, (1..=11).collect::<Vec<u8>>());
         for number in known {
-            assert_eq!(Cause::from_u8(number).map(|cause| cause as u8), Some(number));
+            assert_eq!(
+                Cause::from_u8(number).map(|cause| cause as u8),
+                Some(number)
+            );
         }
     }
 }

@@ -47,7 +47,10 @@ pub enum Error {
         pid: u32,
     },
     /// Not all replicas came in time.
-    #[error("not all replicas joined within {waited:?}: missing {}", Ranks(missing))]
+    #[error(
+        "not all replicas joined within {waited:?}: missing {}",
+        Ranks(missing)
+    )]
     JoinTimedOut {
         /// How long this one waited.
         waited: Duration,
@@ -212,7 +215,11 @@ struct Came<'a>(&'a [(usize, Operation)]);
 impl fmt::Display for Came<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (rank, operation)) in self.0.iter().enumerate() {
-            write!(f, "{}rank {rank} came for {operation}", if i == 0 { "" } else { ", " })?;
+            write!(
+                f,
+                "{}rank {rank} came for {operation}",
+                if i == 0 { "" } else { ", " }
+            )?;
         }
         Ok(())
     }
@@ -222,7 +229,11 @@ struct Values<'a>(&'a [(usize, String)]);
 impl fmt::Display for Values<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (rank, value)) in self.0.iter().enumerate() {
-            write!(f, "{}rank {rank} has {value}", if i == 0 { "" } else { ", " })?;
+            write!(
+                f,
+                "{}rank {rank} has {value}",
+                if i == 0 { "" } else { ", " }
+            )?;
         }
         Ok(())
     }
@@ -232,7 +243,11 @@ struct Hashes<'a>(&'a [u64]);
 impl fmt::Display for Hashes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (rank, hash) in self.0.iter().enumerate() {
-            write!(f, "{}rank {rank} {hash:016x}", if rank == 0 { "" } else { ", " })?;
+            write!(
+                f,
+                "{}rank {rank} {hash:016x}",
+                if rank == 0 { "" } else { ", " }
+            )?;
         }
         Ok(())
     }

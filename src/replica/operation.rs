@@ -50,12 +50,21 @@ pub struct Operation {
 
 impl Operation {
     pub(crate) const fn new(kind: Kind, subject: u16, length: u64, extra: u64) -> Self {
-        Self { kind, subject, length, extra }
+        Self {
+            kind,
+            subject,
+            length,
+            extra,
+        }
     }
 
     /// What must be equal on all ranks, in 32 bits.
     pub(crate) fn identity(&self) -> u32 {
-        let words = [self.kind as u64 | u64::from(self.subject) << 8, self.length, self.extra];
+        let words = [
+            self.kind as u64 | u64::from(self.subject) << 8,
+            self.length,
+            self.extra,
+        ];
         let hash = words.iter().fold(0x9E37_79B9_7F4A_7C15_u64, |hash, word| {
             let mixed = (hash ^ word).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
             (mixed ^ mixed >> 33).wrapping_mul(0xC4CE_B9FE_1A85_EC53)
@@ -66,13 +75,22 @@ impl Operation {
 
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, subject, length, extra } = *self;
+        let Self {
+            kind,
+            subject,
+            length,
+            extra,
+        } = *self;
         match kind {
             Kind::Join => write!(f, "join"),
             Kind::Barrier => write!(f, "barrier"),
             Kind::Broadcast => write!(f, "broadcast of {length} elements from rank {extra}"),
             Kind::AllGather => write!(f, "all_gather"),
-            Kind::AllReduce => write!(f, "all_reduce of {length} values ({})", value_name(subject, extra)),
+            Kind::AllReduce => write!(
+                f,
+                "all_reduce of {length} values ({})",
+                value_name(subject, extra)
+            ),
             Kind::NewExchange => write!(f, "making exchange {subject}"),
             Kind::Step => write!(f, "step of exchange {subject} ({length} elements)"),
             Kind::StepSum => write!(f, "all_reduce of exchange {subject} ({length} elements)"),
@@ -82,8 +100,12 @@ impl fmt::Display for Operation {
 }
 
 fn value_name(of_type: u16, op: u64) -> String {
-    let of_type = ["f32", "f64", "i32", "i64", "u32", "u64"].get(usize::from(of_type)).unwrap_or(&"?");
-    let op = usize::try_from(op).ok().and_then(|op| ["sum", "min", "max", "and", "or"].get(op).copied());
+    let of_type = ["f32", "f64", "i32", "i64", "u32", "u64"]
+        .get(usize::from(of_type))
+        .unwrap_or(&"?");
+    let op = usize::try_from(op)
+        .ok()
+        .and_then(|op| ["sum", "min", "max", "and", "or"].get(op).copied());
     format!("{} of {of_type}", op.unwrap_or("?"))
 }
 
@@ -135,9 +157,13 @@ pub(crate) fn announced(lines: &RankLines, number: u64) -> Option<Announced> {
     if slot.number.load(Ordering::Relaxed) != number {
         return None;
     }
-    let operation =
-        Kind::from_u8((packed >> 32) as u8).map(|kind| Operation::new(kind, (packed >> 48) as u16, length, extra));
-    Some(Announced { identity: packed as u32, flags: (packed >> 40) as u8, operation })
+    let operation = Kind::from_u8((packed >> 32) as u8)
+        .map(|kind| Operation::new(kind, (packed >> 48) as u16, length, extra));
+    Some(Announced {
+        identity: packed as u32,
+        flags: (packed >> 40) as u8,
+        operation,
+    })
 }
 
 #[cfg(test)]

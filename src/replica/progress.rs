@@ -44,12 +44,16 @@ pub fn advance<L: Lists>(lists: &mut L, ahead: u64) -> Result<Advance, L::Error>
         if near && lists.publish()? {
             return Ok(Advance::Went);
         }
-        if near && mutant(Site::ProgressWaitsForRoomAlone) {
+        if near && mutant(Site::PublishBlocks) {
             return Ok(Advance::Blocked);
         }
     }
     if taking.is_some() && lists.take()? {
         return Ok(Advance::Went);
     }
-    Ok(if publishing.is_none() && taking.is_none() { Advance::Finished } else { Advance::Blocked })
+    Ok(if publishing.is_none() && taking.is_none() {
+        Advance::Finished
+    } else {
+        Advance::Blocked
+    })
 }

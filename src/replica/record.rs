@@ -60,7 +60,10 @@ const _: () = assert!(std::mem::offset_of!(Record, crc) == 60);
 impl Record {
     /// A record of this kind, everything else 0.
     pub(crate) fn new(kind: RecordKind) -> Self {
-        Self { kind: kind as u8, ..Self::zeroed() }
+        Self {
+            kind: kind as u8,
+            ..Self::zeroed()
+        }
     }
 
     /// For the ring, which fills in magic, version, length and checksum.

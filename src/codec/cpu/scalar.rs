@@ -1,0 +1,190 @@
+//! Plain Rust: the written meaning of every kernel.
+//!
+//! The other paths hand their last few elements to these kernels, and are tested against them.
+
+use super::super::arithmetic::{INFINITY, MAGNITUDE, SIGN, canon};
+use super::super::encode::CODE;
+use super::super::format::{LOWER, NEGATIVE};
+use super::{Logged, Rule, Table, Tally};
+use std::mem::MaybeUninit;
+
+pub(super) static TABLE: Table = Table {
+    sparse,
+    bitmap,
+    clamp,
+    apply_sparse,
+    apply_bitmap,
+    magnitudes,
+};
+
+/// `s = canon(r + canon(u))`, or `r` and `true` where that is not finite: the element of the update is dropped.
+#[inline(always)]
+pub(super) fn accumulate(r: f32, u: f32) -> (f32, bool) {
+    let sum = r + canon(u);
+    // An update that is not finite makes a sum that is not.
+    if sum.to_bits() & MAGNITUDE < INFINITY {
+        (canon(sum), false)
+    } else {
+        (r, true)
+    }
+}
+
+/// `s` with one unit of its sign taken away.
+///
+/// Never subnormal nor -0, so canonical: both have quanta of at least 2^-123, and x - x is +0.
+#[inline(always)]
+pub(super) fn spend(s: f32, unit: f32) -> f32 {
+    s - f32::from_bits(s.to_bits() & SIGN | unit.to_bits())
+}
+
+/// One element of the fused pass: what it leaves, and whether it is a hit.
+#[inline(always)]
+fn element(
+    rule: &Rule,
+    r: &mut f32,
+    u: f32,
+    index: usize,
+    log: &mut Vec<Logged>,
+    tally: &mut Tally,
+) -> Option<f32> {
+    let (s, dropped) = accumulate(*r, u);
+    let size = s.to_bits() & MAGNITUDE;
+    tally.dropped += u32::from(dropped);
+    tally.largest = tally.largest.max(size);
+    if size < rule.threshold {
+        *r = s;
+        return None;
+    }
+    if size >= rule.logged {
+        log.push((index, s));
+    }
+    tally.hits += 1;
+    *r = spend(s, rule.unit);
+    Some(s)
+}
+
+pub(super) fn sparse(
+    rule: &Rule,
+    update: &[f32],
+    residual: &mut [f32],
+    first: usize,
+    codes: &mut [MaybeUninit<u8>],
+    log: &mut Vec<Logged>,
+) -> Tally {
+    let mut tally = Tally::default();
+    for (at, (r, &u)) in residual.iter_mut().zip(update).enumerate() {
+        if let Some(s) = element(rule, r, u, first + at, log, &mut tally) {
+            let sign = if s.is_sign_negative() { NEGATIVE } else { 0 };
+            let code = (first + at) as u16 & !NEGATIVE | sign;
+            let hit = tally.hits - 1;
+            codes[CODE * hit..][..CODE].copy_from_slice(&code.to_le_bytes().map(MaybeUninit::new));
+        }
+    }
+    tally
+}
+
+pub(super) fn bitmap(
+    rule: &Rule,
+    update: &[f32],
+    residual: &mut [f32],
+    first: usize,
+    words: &mut [MaybeUninit<u8>],
+    log: &mut Vec<Logged>,
+) -> Tally {
+    let mut tally = Tally::default();
+    let elements = residual.chunks_mut(16).zip(update.chunks(16));
+    for (at, ((residual, update), place)) in elements.zip(words.chunks_exact_mut(4)).enumerate() {
+        let mut word = 0u32;
+        for (i, (r, &u)) in residual.iter_mut().zip(update).enumerate() {
+            if let Some(s) = element(rule, r, u, first + 16 * at + i, log, &mut tally) {
+                let code = if s.is_sign_negative() { 0b10 } else { 0b01 };
+                word |= code << (2 * i);
+            }
+        }
+        place.copy_from_slice(&word.to_le_bytes().map(MaybeUninit::new));
+    }
+    tally
+}
+
+pub(super) fn clamp(residual: &mut [f32], bound: f32) -> f64 {
+    let mut taken = 0.0;
+    for r in residual {
+        // Only what is past the bound, so that the sum is the same whatever the order of the comparisons.
+        if r.abs() > bound {
+            let kept = bound.copysign(*r);
+            taken += f64::from(r.abs()) - f64::from(bound);
+            *r = kept;
+        }
+    }
+    taken
+}
+
+/// `canon(canon(p) + x)`, or `p` and `true` where `p` is not finite.
+///
+/// A finite `p` stays finite: the scaled unit is below 2^100, far less than half a step of the largest f32.
+#[inline(always)]
+pub(super) fn moved(p: f32, x: f32) -> (f32, bool) {
+    if p.to_bits() & MAGNITUDE < INFINITY {
+        (canon(canon(p) + x), false)
+    } else {
+        (p, true)
+    }
+}
+
+/// # Safety
+/// Each hit's index is below `target.len()`.
+pub(super) unsafe fn apply_sparse(hits: &[u8], x: f32, target: &mut [f32]) -> u32 {
+    let mut not_finite = 0;
+    for code in hits.chunks_exact(CODE) {
+        let code = u16::from_le_bytes([code[0], code[1]]);
+        let x = f32::from_bits(x.to_bits() ^ u32::from(code & NEGATIVE) << 16);
+        let index = usize::from(code & !NEGATIVE);
+        debug_assert!(index < target.len());
+        // SAFETY: the caller's promise.
+        let p = unsafe { target.get_unchecked_mut(index) };
+        let (after, stays) = moved(*p, x);
+        *p = after;
+        not_finite += u32::from(stays);
+    }
+    not_finite
+}
+
+pub(super) fn apply_bitmap(words: &[u8], _hits: usize, x: f32, target: &mut [f32]) -> u32 {
+    let mut not_finite = 0;
+    for (word, target) in words.chunks_exact(4).zip(target.chunks_mut(16)) {
+        not_finite += apply_word(
+            u32::from_le_bytes([word[0], word[1], word[2], word[3]]),
+            x,
+            target,
+        );
+    }
+    not_finite
+}
+
+/// One word of a bitmap onto its elements, bit by bit.
+#[inline(always)]
+pub(super) fn apply_word(word: u32, x: f32, target: &mut [f32]) -> u32 {
+    let mut not_finite = 0;
+    let mut left = (word | word >> 1) & LOWER;
+    while left != 0 {
+        let bit = left.trailing_zeros();
+        left &= left - 1;
+        let x = f32::from_bits(x.to_bits() ^ (word >> bit & 0b10) << 30);
+        if let Some(p) = target.get_mut(bit as usize / 2) {
+            let (after, stays) = moved(*p, x);
+            *p = after;
+            not_finite += u32::from(stays);
+        }
+    }
+    not_finite
+}
+
+#[inline(always)]
+pub(super) fn magnitudes(residual: &[f32], update: &[f32], out: &mut Vec<f32>) {
+    out.extend(
+        residual
+            .iter()
+            .zip(update)
+            .map(|(&r, &u)| accumulate(r, u).0.abs()),
+    );
+}

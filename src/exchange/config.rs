@@ -1,0 +1,244 @@
+//! What an exchange is made with, and what of it must agree.
+
+use super::Exchange;
+use crate::codec::policy::{Quantile, ThresholdPolicy};
+use crate::codec::{Path, Residual};
+use crate::replica::{Error, Kind, Operation, Replica, gather};
+use std::sync::Arc;
+
+/// What becomes of the sum of all updates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reduction {
+    /// Divided by the number of replicas that gave data.
+    #[default]
+    Mean,
+    /// Left as it is, as Deeplearning4j does: the effective step grows with the number of replicas.
+    Sum,
+}
+
+/// How an exchange is made.
+#[derive(Debug)]
+pub struct Builder {
+    length: usize,
+    name: String,
+    reduction: Reduction,
+    policy: Option<Box<dyn ThresholdPolicy>>,
+    check_every: u64,
+    path: Option<Path>,
+}
+
+impl Builder {
+    pub(super) fn new(length: usize) -> Self {
+        Self {
+            length,
+            name: "model".into(),
+            reduction: Reduction::Mean,
+            policy: None,
+            check_every: 100,
+            path: None,
+        }
+    }
+
+    /// The exchange's name, for messages. Must agree. Default: "model".
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Mean (default) or sum. Must agree.
+    #[must_use]
+    pub fn reduction(mut self, reduction: Reduction) -> Self {
+        self.reduction = reduction;
+        self
+    }
+
+    /// How the threshold is chosen. Its kind must agree, its numbers need not. Default: [`Quantile`] at density 1e-2.
+    #[must_use]
+    pub fn policy(mut self, policy: impl ThresholdPolicy + 'static) -> Self {
+        self.policy = Some(Box::new(policy));
+        self
+    }
+
+    /// After how many steps the replicas compare the hashes of their parameters (and after the first one). Must agree.
+    /// Default: 100. A comparison costs a pass over the parameters.
+    #[must_use]
+    pub fn check_every(mut self, steps: u64) -> Self {
+        self.check_every = steps;
+        self
+    }
+
+    /// Forces a code path of the codec. All give the same bits. Default: `GRADRING_SIMD`, else the best one here.
+    #[must_use]
+    pub fn path(mut self, path: Path) -> Self {
+        self.path = Some(path);
+        self
+    }
+
+    /// Makes the exchange, on all replicas together. Blocking.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for settings that cannot be (local); [`Error::Disagreement`] if replicas asked for different
+    /// ones (agreed: the same on all, nothing was made); what ended the run.
+    pub fn build(self, replica: &Replica) -> Result<Exchange, Error> {
+        let Self {
+            length,
+            name,
+            reduction,
+            policy,
+            check_every,
+            path,
+        } = self;
+        if length == 0 {
+            return Err(invalid("elements of an exchange", "at least 1", length));
+        }
+        if length.div_ceil(crate::codec::CHUNK) > u32::MAX as usize {
+            return Err(invalid(
+                "elements of an exchange",
+                "at most 2^32 chunks of 2^18",
+                length,
+            ));
+        }
+        if check_every == 0 {
+            return Err(invalid(
+                "steps between comparisons",
+                "at least 1",
+                check_every,
+            ));
+        }
+        let path = match path {
+            Some(path) if !path.is_available() => {
+                return Err(invalid("code path", "one that this processor has", path));
+            }
+            Some(path) => path,
+            None => Path::from_env()
+                .map_err(|error| invalid("GRADRING_SIMD", "scalar or avx2", error))?,
+        };
+        let residual = Residual::zeroed(length)
+            .map_err(|error| invalid("elements of an exchange", "what memory holds", error))?;
+        let policy = policy.unwrap_or_else(|| Box::new(Quantile::default()));
+        let shared = Arc::clone(replica.shared());
+        let index = {
+            let engine = &mut *shared.engine();
+            let index = engine.exchanges;
+            if index == u16::MAX {
+                return Err(invalid(
+                    "exchanges of a replica",
+                    "fewer than 65,535",
+                    index,
+                ));
+            }
+            let fields = [
+                ("name", name.clone()),
+                ("length", length.to_string()),
+                ("reduction", format!("{reduction:?}")),
+                ("policy", policy.kind().to_owned()),
+                ("check interval", check_every.to_string()),
+            ];
+            let operation = Operation::new(Kind::NewExchange, index, 0, 0);
+            let theirs = gather(&shared, engine, operation, &encode(&fields))?;
+            compare(&name, &fields, &theirs)?;
+            engine.exchanges += 1;
+            index
+        };
+        Ok(Exchange::new(
+            shared,
+            index,
+            name,
+            reduction,
+            policy,
+            check_every,
+            path,
+            residual,
+        ))
+    }
+}
+
+fn invalid(what: &'static str, expected: &str, found: impl std::fmt::Display) -> Error {
+    Error::Invalid {
+        what,
+        expected: expected.into(),
+        found: found.to_string(),
+    }
+}
+
+/// Length-prefixed values, in the order of the fields.
+fn encode(fields: &[(&str, String)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (_, value) in fields {
+        bytes.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(value.as_bytes());
+    }
+    bytes
+}
+
+/// The values again; what a peer wrote wrongly reads as "?".
+fn decode(mut bytes: &[u8], fields: usize) -> Vec<String> {
+    let mut values = Vec::with_capacity(fields);
+    for _ in 0..fields {
+        let value = bytes.split_at_checked(4).and_then(|(length, rest)| {
+            let length = u32::from_le_bytes(length.try_into().ok()?) as usize;
+            rest.split_at_checked(length)
+        });
+        let Some((value, rest)) = value else {
+            values.push("?".into());
+            continue;
+        };
+        values.push(String::from_utf8_lossy(value).into_owned());
+        bytes = rest;
+    }
+    values
+}
+
+/// The first field that differs, with every rank's value: the same on all ranks, since all compare the same bytes.
+fn compare(name: &str, fields: &[(&str, String)], theirs: &[Vec<u8>]) -> Result<(), Error> {
+    let values: Vec<Vec<String>> = theirs
+        .iter()
+        .map(|bytes| decode(bytes, fields.len()))
+        .collect();
+    for (column, (field, _)) in fields.iter().enumerate() {
+        let of_rank = |rank: usize| &values[rank][column];
+        if (0..values.len()).any(|rank| of_rank(rank) != of_rank(0)) {
+            return Err(Error::Disagreement {
+                what: format!(
+                    "making exchange {}",
+                    if column == 0 { of_rank(0) } else { name }
+                ),
+                field: (*field).into(),
+                values: (0..values.len())
+                    .map(|rank| (rank, of_rank(rank).clone()))
+                    .collect(),
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{compare, decode, encode};
+    use crate::replica::Error;
+
+    #[test]
+    fn the_first_field_that_differs_is_named_with_every_value() {
+        let mine = [("name", "a".to_owned()), ("length", "10".to_owned())];
+        let other = [("name", "a".to_owned()), ("length", "11".to_owned())];
+        let Err(Error::Disagreement { field, values, .. }) =
+            compare("a", &mine, &[encode(&mine), encode(&other), encode(&mine)])
+        else {
+            panic!("no disagreement")
+        };
+        assert_eq!(field, "length");
+        assert_eq!(
+            values,
+            [(0, "10".into()), (1, "11".into()), (2, "10".into())]
+        );
+        assert!(compare("a", &mine, &[encode(&mine), encode(&mine)]).is_ok());
+    }
+
+    #[test]
+    fn bytes_that_no_replica_writes_read_as_question_marks() {
+        assert_eq!(decode(&[255; 7], 2), ["?", "?"]);
+        assert_eq!(decode(&[], 1), ["?"]);
+    }
+}

@@ -1,0 +1,349 @@
+//! A step: every replica gives an update, or none, and gets the reduced sum.
+
+mod config;
+mod hash;
+mod lockstep;
+mod report;
+
+pub use config::{Builder, Reduction};
+pub use hash::parameter_hash;
+pub use report::Report;
+
+use crate::codec::policy::{LastStep, PolicyInput, ThresholdPolicy};
+use crate::codec::{Apply, CHUNK, EncodeError, Path, Residual, Unit};
+use crate::replica::cause::Cause;
+use crate::replica::port::{Port, run};
+use crate::replica::shared::Shared;
+use crate::replica::{Error, Kind, Operation, broadcast, gather};
+use lockstep::{Lockstep, Update};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// One model's compressed exchange of updates, in lockstep.
+///
+/// Every replica makes its exchanges in the same order and with the same settings ([`Exchange::builder`]), begins with
+/// [`start`](Self::start), and then steps. What a step does not send stays in the residual and is sent later: nothing is
+/// lost. After every step all replicas hold the same parameters, to the last bit, and prove it to each other by hash.
+///
+/// ```
+/// use gradring::{Exchange, Quantile, Replica};
+///
+/// let replica = Replica::join()?;
+/// let mut parameters = vec![0.0_f32; 10_000];
+/// let mut exchange = Exchange::builder(parameters.len()).policy(Quantile::new(1e-2)?).build(&replica)?;
+/// exchange.start(&mut parameters)?;
+/// for step in 0..10 {
+///     // The optimizer's output: what is to be subtracted from the parameters.
+///     let update: Vec<f32> = (0..parameters.len()).map(|i| 1e-3 * ((i + step) as f32).sin()).collect();
+///     let report = exchange.step(Some(&update), &mut parameters)?;
+///     assert!(report.density < 0.1);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Exchange {
+    shared: Arc<Shared>,
+    index: u16,
+    name: String,
+    reduction: Reduction,
+    policy: Box<dyn ThresholdPolicy>,
+    check_every: u64,
+    path: Path,
+    residual: Residual,
+    /// How many steps have been made.
+    step: u64,
+    last: Option<LastStep>,
+    /// The hash after the last checked step, until it has been compared.
+    hash: Option<u64>,
+    magnitudes: Vec<f32>,
+    encoded: Vec<u8>,
+}
+
+/// What a step does with the reduced sum.
+struct Target<'a> {
+    kind: Kind,
+    vector: &'a mut [f32],
+    what: &'static str,
+    apply: Apply,
+}
+
+impl Exchange {
+    /// An exchange of vectors of `length` elements.
+    pub fn builder(length: usize) -> Builder {
+        Builder::new(length)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "called once, by the builder")]
+    fn new(
+        shared: Arc<Shared>,
+        index: u16,
+        name: String,
+        reduction: Reduction,
+        policy: Box<dyn ThresholdPolicy>,
+        check_every: u64,
+        path: Path,
+        residual: Residual,
+    ) -> Self {
+        Self {
+            shared,
+            index,
+            name,
+            reduction,
+            policy,
+            check_every,
+            path,
+            residual,
+            step: 0,
+            last: None,
+            hash: None,
+            magnitudes: Vec::new(),
+            encoded: Vec::new(),
+        }
+    }
+
+    /// The exchange's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The codec's code path.
+    pub fn path(&self) -> Path {
+        self.path
+    }
+
+    /// How many steps have been made.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    /// What this replica has not sent yet, by element.
+    pub fn residual(&self) -> &[f32] {
+        &self.residual
+    }
+
+    /// Gives every replica the parameters of rank 0. Blocking.
+    ///
+    /// # Errors
+    /// [`Error::Length`] (local); what ended the run.
+    pub fn start(&mut self, parameters: &mut [f32]) -> Result<(), Error> {
+        self.check_length("parameters", parameters.len())?;
+        broadcast(&self.shared, 0, parameters)
+    }
+
+    /// One step: gives this replica's update, or none where its data has run out, and subtracts the reduced sum of what
+    /// all replicas sent from the parameters. Blocking.
+    ///
+    /// # Errors
+    /// [`Error::Length`] (local: nothing happened); [`Error::NonFinite`] (agreed: the step happened without those
+    /// elements); what ended the run: then parameters and residual are partly updated and must not be used.
+    pub fn step(
+        &mut self,
+        update: Option<&[f32]>,
+        parameters: &mut [f32],
+    ) -> Result<Report, Error> {
+        let target = Target {
+            kind: Kind::Step,
+            vector: parameters,
+            what: "parameters",
+            apply: Apply::Subtract,
+        };
+        self.exchange(update, target)
+    }
+
+    /// As [`step`](Self::step), but hands over the reduced sum in `sum` instead of applying it. If no replica gave data,
+    /// `sum` is left as it is. Since the exchange does not see the parameters, it compares no hashes: call
+    /// [`check`](Self::check) now and then.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn all_reduce(&mut self, update: Option<&[f32]>, sum: &mut [f32]) -> Result<Report, Error> {
+        let target = Target {
+            kind: Kind::StepSum,
+            vector: sum,
+            what: "the sum",
+            apply: Apply::Add,
+        };
+        self.exchange(update, target)
+    }
+
+    /// Compares the hashes of all replicas' parameters. Blocking.
+    ///
+    /// # Errors
+    /// [`Error::Length`] (local); [`Error::Diverged`], the same on all replicas; what ended the run.
+    pub fn check(&mut self, parameters: &[f32]) -> Result<(), Error> {
+        self.check_length("parameters", parameters.len())?;
+        let hash = parameter_hash(parameters);
+        let engine = &mut *self.shared.engine();
+        let operation = Operation::new(Kind::Check, self.index, parameters.len() as u64, 0);
+        let parts = gather(&self.shared, engine, operation, &hash.to_le_bytes())?;
+        let wait = self.shared.wait(operation, engine.number);
+        let mut hashes = Vec::with_capacity(parts.len());
+        for (rank, part) in parts.iter().enumerate() {
+            match part.as_slice().try_into() {
+                Ok(bytes) => hashes.push(u64::from_le_bytes(bytes)),
+                Err(_) => {
+                    return Err(wait.protocol(rank, || {
+                        format!("a hash of {} bytes, expected 8", part.len())
+                    }));
+                }
+            }
+        }
+        match hashes.iter().position(|other| *other != hashes[0]) {
+            None => Ok(()),
+            Some(rank) => {
+                self.shared
+                    .set_divergence(self.step.saturating_sub(1), hashes);
+                Err(wait.poison(Cause::Diverged, rank as u8))
+            }
+        }
+    }
+
+    fn check_length(&self, what: &'static str, found: usize) -> Result<(), Error> {
+        let expected = self.residual.len();
+        if found == expected {
+            Ok(())
+        } else {
+            Err(Error::Length {
+                what,
+                expected,
+                found,
+            })
+        }
+    }
+
+    fn exchange(&mut self, update: Option<&[f32]>, target: Target<'_>) -> Result<Report, Error> {
+        self.check_length(target.what, target.vector.len())?;
+        if let Some(update) = update {
+            self.check_length("the update", update.len())?;
+        }
+        let start = Instant::now();
+        let length = self.residual.len();
+        let chosen = update.map(|update| self.choose(update)).transpose()?;
+        let chosen_ns = nanoseconds(start);
+
+        let shared = Arc::clone(&self.shared);
+        let engine = &mut *shared.engine();
+        let operation = Operation::new(target.kind, self.index, length as u64, 0);
+        let wait = shared.enter(engine, operation)?;
+        let update = update.zip(chosen).map(|(update, (unit, limit))| Update {
+            values: update,
+            unit,
+            left: limit,
+        });
+        let mut lockstep = Lockstep {
+            exchange: self.index,
+            reduction: self.reduction,
+            path: self.path,
+            step: self.step,
+            hash: self.hash,
+            first: self.step % length.div_ceil(CHUNK) as u64,
+            chunks: length.div_ceil(CHUNK) as u64,
+            update,
+            residual: &mut self.residual,
+            encoded: &mut self.encoded,
+            pending: None,
+            published: 0,
+            target: &mut *target.vector,
+            apply: target.apply,
+            heads: None,
+            chunk: 0,
+            rank: 0,
+            dropped: vec![0; shared.world_size],
+            report: Report {
+                step: self.step,
+                ..Report::default()
+            },
+            port: Port::new(&shared, engine, wait),
+        };
+        let ran = run(&wait, &mut lockstep, shared.ahead());
+        if let Err(error) = ran {
+            return Err(lockstep.explain(error));
+        }
+        let Lockstep {
+            mut report,
+            dropped,
+            heads,
+            ..
+        } = lockstep;
+        engine.agreed |= heads.map_or(0, |heads| heads.agreed);
+        self.hash = None;
+
+        if report.contributors > 0 {
+            if let Some((unit, _)) = chosen {
+                report.density = report.hits as f64 / length as f64;
+                report.l1_sent = report.hits as f64 * f64::from(unit.v());
+                self.last = Some(LastStep {
+                    unit,
+                    hits: report.hits,
+                    density: report.density,
+                });
+            }
+            if target.kind == Kind::Step
+                && (self.step == 0 || (self.step + 1).is_multiple_of(self.check_every))
+            {
+                self.hash = Some(parameter_hash(target.vector));
+            }
+            self.step += 1;
+        }
+        report.encode_ns += chosen_ns;
+        report.wait_ns = nanoseconds(start).saturating_sub(report.encode_ns + report.decode_ns);
+
+        let total: u64 = dropped.iter().sum();
+        match dropped.iter().position(|count| *count > 0) {
+            None => Ok(report),
+            Some(rank) => Err(Error::NonFinite {
+                first: (rank, dropped[rank]),
+                total,
+            }),
+        }
+    }
+
+    /// Threshold, unit and limit of this replica's message.
+    fn choose(&mut self, update: &[f32]) -> Result<(Unit, Option<u64>), Error> {
+        let elements = update.len();
+        let wanted = self.policy.sample_size(elements);
+        self.magnitudes.clear();
+        if wanted > 0 {
+            self.path
+                .magnitudes(
+                    &self.residual,
+                    update,
+                    wanted,
+                    self.step,
+                    &mut self.magnitudes,
+                )
+                .map_err(codec_error)?;
+        }
+        let unit = self.policy.unit(&PolicyInput {
+            elements,
+            sample: &self.magnitudes,
+            last: self.last,
+        });
+        Ok((unit, self.policy.limit(elements).map(|limit| limit as u64)))
+    }
+}
+
+impl std::fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exchange")
+            .field("name", &self.name)
+            .field("length", &self.residual.len())
+            .field("reduction", &self.reduction)
+            .field("policy", &self.policy)
+            .field("path", &self.path)
+            .field("step", &self.step)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The codec refuses only slices of wrong lengths, and lengths are compared before it is called.
+fn codec_error(error: EncodeError) -> Error {
+    Error::Invalid {
+        what: "a chunk",
+        expected: "residual and update of one length".into(),
+        found: error.to_string(),
+    }
+}
+
+fn nanoseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,49 @@
+//! What a step tells its trainer.
+
+/// One step of one replica, in numbers.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Report {
+    /// Which step of the exchange, counted from 0.
+    pub step: u64,
+    /// How many replicas gave data. 0: nobody did, the epoch has ended everywhere, nothing was changed, and the step
+    /// does not count.
+    pub contributors: usize,
+    /// Threshold of this replica's message; 0 without data.
+    pub threshold: f32,
+    /// Unit that a hit of this replica sends; 0 without data.
+    pub unit: f32,
+    /// Elements that this replica sent.
+    pub hits: u64,
+    /// Hits per element of the exchange.
+    pub density: f64,
+    /// Bytes of the message that this replica made, headers included.
+    pub bytes: u64,
+    /// Its chunks in the sparse format.
+    pub sparse_chunks: u64,
+    /// Its chunks in the bitmap format.
+    pub bitmap_chunks: u64,
+    /// Sum of the absolute values that it sent.
+    pub l1_sent: f64,
+    /// Largest absolute value seen in the residual afterwards; from a sample of each chunk.
+    pub residual_max: f32,
+    /// Sum of the absolute values of the residual afterwards; estimated from the same sample.
+    pub residual_l1: f64,
+    /// Elements of this replica's update that were not finite, and were left out.
+    pub dropped: u64,
+    /// Parameters that are not finite; they are left as they are.
+    pub parameters_not_finite: u64,
+    /// Nanoseconds in choosing the threshold and in encoding.
+    pub encode_ns: u64,
+    /// Nanoseconds in applying all replicas' messages.
+    pub decode_ns: u64,
+    /// Nanoseconds in everything else: waiting, mostly.
+    pub wait_ns: u64,
+}
+
+impl Report {
+    /// Whether no replica gave data: the same on all replicas after the same step.
+    pub fn epoch_ended(&self) -> bool {
+        self.contributors == 0
+    }
+}

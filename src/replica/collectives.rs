@@ -1,0 +1,361 @@
+//! Barrier, broadcast, all_gather and all_reduce.
+
+use super::error::Error;
+use super::inline::{INLINE_BYTES, read_value, write_value};
+use super::op::{Op, Value};
+use super::operation::{Kind, Operation, has_come};
+use super::port::{Blocked, Port, run};
+use super::progress::Lists;
+use super::record::{Record, RecordKind};
+use super::shared::{Engine, Shared};
+use super::wait::{Look, Wait};
+
+/// Largest piece of a long vector that is published at once: one dense block of f32.
+const PIECE: usize = 131_072;
+
+pub(crate) fn barrier(shared: &Shared) -> Result<(), Error> {
+    let engine = &mut *shared.engine();
+    arrive(shared, engine)?;
+    match engine.open.take() {
+        Some((ticket, number)) => shared.finish_barrier(engine, ticket, number),
+        None => Ok(()),
+    }
+}
+
+/// Enters a barrier; it stays open in the engine until it is waited for.
+pub(crate) fn arrive(shared: &Shared, engine: &mut Engine) -> Result<(), Error> {
+    let operation = Operation::new(Kind::Barrier, 0, 0, 0);
+    let wait = shared.enter(engine, operation)?;
+    let ticket = shared.segment.barrier().arrive(
+        shared.world_size as u8,
+        operation.identity(),
+        wait.flags != 0,
+    );
+    engine.open = Some((ticket, wait.number));
+    shared.segment.bells().ring();
+    Ok(())
+}
+
+pub(crate) fn broadcast(shared: &Shared, root: usize, vector: &mut [f32]) -> Result<(), Error> {
+    if root >= shared.world_size {
+        return Err(Error::Invalid {
+            what: "root of a broadcast",
+            expected: format!("a rank below {}", shared.world_size),
+            found: root.to_string(),
+        });
+    }
+    let engine = &mut *shared.engine();
+    let wait = shared.enter(
+        engine,
+        Operation::new(Kind::Broadcast, 0, vector.len() as u64, root as u64),
+    )?;
+    let bytes: &mut [u8] = bytemuck::cast_slice_mut(vector);
+    let port = Port::new(shared, engine, wait);
+    let piece = port.max_payload().min(PIECE);
+    let pieces = bytes.len().div_ceil(piece) as u64;
+    let published = if shared.rank == root { 0 } else { pieces };
+    run(
+        &wait,
+        &mut Broadcast {
+            port,
+            bytes,
+            root,
+            piece,
+            pieces,
+            published,
+            taken: 0,
+        },
+        u64::MAX,
+    )?;
+    all_have_come(shared, &wait)
+}
+
+/// No operation returns before every rank has entered it, so that nobody is ever two operations ahead of anybody.
+fn all_have_come(shared: &Shared, wait: &Wait<'_>) -> Result<(), Error> {
+    shared.segment.bells().ring();
+    let mut rank = 0;
+    wait.until(|| {
+        while rank < shared.world_size && has_come(shared.segment.rank(rank), wait.number) {
+            rank += 1;
+        }
+        Ok(if rank == shared.world_size {
+            Look::Ready(())
+        } else {
+            Look::Pending(Some(rank))
+        })
+    })
+}
+
+struct Broadcast<'a> {
+    port: Port<'a>,
+    bytes: &'a mut [u8],
+    root: usize,
+    piece: usize,
+    pieces: u64,
+    published: u64,
+    taken: u64,
+}
+
+impl Broadcast<'_> {
+    fn range(&self, piece: u64) -> std::ops::Range<usize> {
+        let start = piece as usize * self.piece;
+        start..(start + self.piece).min(self.bytes.len())
+    }
+}
+
+impl Lists for Broadcast<'_> {
+    type Error = Error;
+
+    fn publishing(&self) -> Option<u64> {
+        (self.published < self.pieces).then_some(self.published)
+    }
+
+    fn taking(&self) -> Option<u64> {
+        (self.taken < self.pieces).then_some(self.taken)
+    }
+
+    fn publish(&mut self) -> Result<bool, Error> {
+        let range = self.range(self.published);
+        let record = Record {
+            chunk: self.published as u32,
+            hash: self.bytes.len() as u64,
+            ..Record::new(RecordKind::Broadcast)
+        };
+        let fits = self.port.publish(record, &self.bytes[range])?;
+        self.published += u64::from(fits);
+        Ok(fits)
+    }
+
+    fn take(&mut self) -> Result<bool, Error> {
+        let range = self.range(self.taken);
+        let (root, wait, own) = (
+            self.root,
+            self.port.wait,
+            self.port.shared.rank == self.root,
+        );
+        let Some(taken) = self.port.peek(root)? else {
+            return Ok(false);
+        };
+        let (record, length) = (taken.record, taken.payload_len());
+        let expected = (RecordKind::Broadcast as u8, self.taken as u32, range.len());
+        if (record.kind, record.chunk, length) != expected {
+            let found = (record.kind, record.chunk, length);
+            return Err(wait.protocol(root, || broken(expected, found)));
+        }
+        if own {
+            // The root has these bytes; its own cursor must move all the same.
+            taken.take();
+        } else {
+            taken.take_into(&mut self.bytes[range]);
+        }
+        self.taken += 1;
+        Ok(true)
+    }
+}
+
+fn broken(expected: (u8, u32, usize), found: (u8, u32, usize)) -> String {
+    format!(
+        "expected record of kind {} for piece {} with {} bytes, found kind {}, piece {}, {} bytes",
+        expected.0, expected.1, expected.2, found.0, found.1, found.2
+    )
+}
+
+impl Blocked for Broadcast<'_> {
+    fn blocked_by(&self) -> Option<usize> {
+        Some(self.root)
+    }
+}
+
+/// What every rank gave, by rank. Up to [`INLINE_BYTES`] travel in the rank's own lines, more through the rings.
+pub(crate) fn all_gather(shared: &Shared, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    let engine = &mut *shared.engine();
+    gather(
+        shared,
+        engine,
+        Operation::new(Kind::AllGather, 0, 0, 0),
+        bytes,
+    )
+}
+
+pub(crate) fn gather(
+    shared: &Shared,
+    engine: &mut Engine,
+    operation: Operation,
+    bytes: &[u8],
+) -> Result<Vec<Vec<u8>>, Error> {
+    let wait = shared.enter(engine, operation)?;
+    let parts = gather_inline(shared, engine, &wait, bytes)?;
+    let lengths: Vec<u64> = parts.iter().map(|(length, _)| *length).collect();
+    let mut parts: Vec<Vec<u8>> = parts.into_iter().map(|(_, part)| part).collect();
+    if lengths.iter().all(|&length| length <= INLINE_BYTES as u64) {
+        return Ok(parts);
+    }
+    for (part, &length) in parts.iter_mut().zip(&lengths) {
+        part.clear();
+        // A length that a peer claims is not a reason to take that much memory before its bytes have come.
+        part.reserve(length.min(PIECE as u64) as usize);
+    }
+    let port = Port::new(shared, engine, wait);
+    let piece = port.max_payload().min(PIECE);
+    let pieces: Vec<u64> = lengths
+        .iter()
+        .map(|length| length.div_ceil(piece as u64))
+        .collect();
+    let mut lists = Gather {
+        port,
+        bytes,
+        parts,
+        lengths,
+        pieces,
+        piece,
+        published: 0,
+        chunk: 0,
+        rank: 0,
+    };
+    lists.find();
+    run(&wait, &mut lists, u64::MAX)?;
+    Ok(lists.parts)
+}
+
+/// Everybody's length, and the bytes of those that fit inline. All ranks have entered when this returns.
+fn gather_inline(
+    shared: &Shared,
+    engine: &mut Engine,
+    wait: &Wait<'_>,
+    bytes: &[u8],
+) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+    let parity = (wait.number & 1) as usize;
+    write_value(
+        &shared.segment.rank(shared.rank).inline[parity],
+        wait.number,
+        bytes,
+    );
+    shared.segment.bells().ring();
+    let mut parts = Vec::with_capacity(shared.world_size);
+    wait.until(|| {
+        while parts.len() < shared.world_size {
+            let rank = parts.len();
+            match read_value(&shared.segment.rank(rank).inline[parity], wait.number) {
+                None => return Ok(Look::Pending(Some(rank))),
+                Some(part) => parts.push(part),
+            }
+        }
+        Ok(Look::Ready(()))
+    })?;
+    // A rank that came for something else has written its inline value too, where that is an all_gather or all_reduce.
+    for rank in 0..shared.world_size {
+        let came = super::operation::announced(shared.segment.rank(rank), wait.number);
+        if came.is_none_or(|came| came.identity != wait.operation.identity()) {
+            return Err(wait.mismatched(rank));
+        }
+    }
+    shared.agree(engine, wait.number);
+    Ok(parts)
+}
+
+struct Gather<'a> {
+    port: Port<'a>,
+    bytes: &'a [u8],
+    parts: Vec<Vec<u8>>,
+    lengths: Vec<u64>,
+    pieces: Vec<u64>,
+    piece: usize,
+    published: u64,
+    chunk: u64,
+    rank: usize,
+}
+
+impl Gather<'_> {
+    /// Moves on to the next (piece, rank) that exists.
+    fn find(&mut self) {
+        let most = self.pieces.iter().copied().max().unwrap_or(0);
+        while self.chunk < most {
+            while self.rank < self.pieces.len() {
+                if self.chunk < self.pieces[self.rank] {
+                    return;
+                }
+                self.rank += 1;
+            }
+            (self.chunk, self.rank) = (self.chunk + 1, 0);
+        }
+    }
+}
+
+impl Lists for Gather<'_> {
+    type Error = Error;
+
+    fn publishing(&self) -> Option<u64> {
+        (self.published < self.pieces[self.port.shared.rank]).then_some(self.published)
+    }
+
+    fn taking(&self) -> Option<u64> {
+        (self.rank < self.pieces.len() && self.chunk < self.pieces[self.rank]).then_some(self.chunk)
+    }
+
+    fn publish(&mut self) -> Result<bool, Error> {
+        let start = self.published as usize * self.piece;
+        let range = start..(start + self.piece).min(self.bytes.len());
+        let record = Record {
+            chunk: self.published as u32,
+            hash: self.bytes.len() as u64,
+            ..Record::new(RecordKind::Gather)
+        };
+        let fits = self.port.publish(record, &self.bytes[range])?;
+        self.published += u64::from(fits);
+        Ok(fits)
+    }
+
+    fn take(&mut self) -> Result<bool, Error> {
+        let (rank, chunk, wait) = (self.rank, self.chunk, self.port.wait);
+        let length =
+            (self.lengths[rank] - chunk * self.piece as u64).min(self.piece as u64) as usize;
+        let Some(taken) = self.port.peek(rank)? else {
+            return Ok(false);
+        };
+        let expected = (RecordKind::Gather as u8, chunk as u32, length);
+        let found = (taken.record.kind, taken.record.chunk, taken.payload_len());
+        if found != expected {
+            return Err(wait.protocol(rank, || broken(expected, found)));
+        }
+        self.parts[rank].extend_from_slice(taken.take());
+        self.rank += 1;
+        self.find();
+        Ok(true)
+    }
+}
+
+impl Blocked for Gather<'_> {
+    fn blocked_by(&self) -> Option<usize> {
+        Some(self.rank)
+    }
+}
+
+/// Reduces `values` element by element over the ranks, in rank order.
+pub(crate) fn all_reduce<T: Value, O: Op<T>>(
+    shared: &Shared,
+    values: &mut [T],
+) -> Result<(), Error> {
+    let operation = Operation::new(Kind::AllReduce, T::NUMBER, values.len() as u64, O::NUMBER);
+    let engine = &mut *shared.engine();
+    let parts = gather(shared, engine, operation, bytemuck::cast_slice(values))?;
+    let wait = shared.wait(operation, engine.number);
+    for (rank, part) in parts.iter().enumerate() {
+        if part.len() != size_of_val(values) {
+            let (expected, found) = (size_of_val(values), part.len());
+            return Err(wait.protocol(rank, || {
+                format!("expected {expected} bytes of values, found {found}")
+            }));
+        }
+        let theirs = part
+            .chunks_exact(size_of::<T>())
+            .map(bytemuck::pod_read_unaligned::<T>);
+        for (value, other) in values.iter_mut().zip(theirs) {
+            *value = if rank == 0 {
+                other
+            } else {
+                O::combine(*value, other)
+            };
+        }
+    }
+    Ok(())
+}

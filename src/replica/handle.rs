@@ -1,0 +1,165 @@
+//! The handle that a trainer holds.
+
+use super::collectives;
+use super::error::Error;
+use super::join::{self, Builder};
+use super::op::{Op, Value};
+use super::shared::Shared;
+use crate::shm::sync::Ordering;
+use std::sync::Arc;
+
+/// One process of a run.
+///
+/// Clones are the same replica. All replicas must call the same operations in the same order; one that calls another is
+/// an error with names on all of them, within 50 ms. The replica leaves the run when the last clone and the last
+/// [`Exchange`](crate::Exchange) made with it are dropped; a drop while the thread panics ends the run for all.
+///
+/// An operation waits for the other replicas, at most until the deadline. Operations of one replica must not be called
+/// from several threads at once: they would come in an order that differs between replicas.
+///
+/// ```
+/// let replica = gradring::Replica::join()?; // alone without a launcher
+/// assert_eq!((replica.rank(), replica.world_size()), (0, 1));
+/// let mut parameters = vec![0.5_f32; 1000];
+/// replica.broadcast(0, &mut parameters)?;
+/// let mut loss = [0.25_f64];
+/// replica.all_reduce(&mut loss, gradring::op::Sum)?;
+/// replica.barrier()?;
+/// # Ok::<(), gradring::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Replica(Arc<Shared>);
+
+impl Replica {
+    /// Joins the run whose launcher started this process, or, without a launcher, makes a world of one. Returns when
+    /// all replicas have joined.
+    ///
+    /// # Errors
+    /// As [`Builder::join`].
+    pub fn join() -> Result<Self, Error> {
+        Builder::default().join()
+    }
+
+    /// Sets a deadline or a join timeout before joining.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Whether a launcher started this process as a replica: whether [`join`](Self::join) would join its run.
+    pub fn is_replica() -> bool {
+        join::is_replica()
+    }
+
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self(shared)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0
+    }
+
+    /// This replica's number, 0 to world size - 1.
+    pub fn rank(&self) -> usize {
+        self.0.rank
+    }
+
+    /// How many replicas the run has.
+    pub fn world_size(&self) -> usize {
+        self.0.world_size
+    }
+
+    /// Returns when all replicas have come. Blocking.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if they came for barriers that differ; what ended the run.
+    pub fn barrier(&self) -> Result<(), Error> {
+        collectives::barrier(&self.0)
+    }
+
+    /// Enters a barrier without waiting for the others, so that work fits between. Wait-free, unless an open barrier must
+    /// be finished first.
+    ///
+    /// # Errors
+    /// [`Error::TicketOpen`] if one is open already; what ended the run.
+    pub fn arrive(&self) -> Result<BarrierTicket<'_>, Error> {
+        let engine = &mut *self.0.engine();
+        if engine.open.is_some() {
+            return Err(Error::TicketOpen);
+        }
+        collectives::arrive(&self.0, engine)?;
+        Ok(BarrierTicket(self))
+    }
+
+    /// Makes `vector` what it is at `root`, on all replicas, for any length. Blocking.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no such root; [`Error::Mismatch`] if lengths or roots differ; what ended the run.
+    pub fn broadcast(&self, root: usize, vector: &mut [f32]) -> Result<(), Error> {
+        collectives::broadcast(&self.0, root, vector)
+    }
+
+    /// What every replica gave, by rank; lengths may differ and may be 0. Up to 1 KiB each takes one hand-over. Blocking.
+    ///
+    /// # Errors
+    /// What ended the run.
+    pub fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        collectives::all_gather(&self.0, bytes)
+    }
+
+    /// Reduces `values` element by element over all replicas, in rank order, so that all get the same bits. For small
+    /// vectors: every replica reads everybody's. Blocking.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if type, length or operation differ; what ended the run.
+    pub fn all_reduce<T: Value, O: Op<T>>(&self, values: &mut [T], _op: O) -> Result<(), Error> {
+        collectives::all_reduce::<T, O>(&self.0, values)
+    }
+
+    /// Ends the run for all replicas: whatever they wait for or begin next returns [`Error::Aborted`] with this rank and
+    /// reason (cut to 248 bytes). Callable from any thread, also while another one is inside an operation. Wait-free.
+    pub fn abort(&self, reason: &str) {
+        self.0.abort(reason);
+    }
+
+    /// Raises a flag, one of 8: it goes with everything that this replica does from now on, and when an operation of all
+    /// has ended, [`agreed_flags`](Self::agreed_flags) says so on all replicas alike. Wait-free.
+    pub fn raise_flags(&self, flags: u8) {
+        self.0
+            .segment
+            .rank(self.0.rank)
+            .identity
+            .raised
+            .fetch_or(u32::from(flags), Ordering::Relaxed);
+    }
+
+    /// The flags that any replica had raised when it entered an operation that has ended here. The same on all replicas
+    /// after the same operation.
+    pub fn agreed_flags(&self) -> u8 {
+        self.0.engine().agreed
+    }
+}
+
+impl std::fmt::Debug for Replica {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Replica {} of {}", self.rank(), self.world_size())
+    }
+}
+
+/// A barrier that was entered. Dropped, it is finished by this replica's next operation.
+#[derive(Debug)]
+#[must_use = "a barrier that is entered must be waited for"]
+pub struct BarrierTicket<'a>(&'a Replica);
+
+impl BarrierTicket<'_> {
+    /// Returns when all replicas have come. Blocking.
+    ///
+    /// # Errors
+    /// As [`Replica::barrier`].
+    pub fn wait(self) -> Result<(), Error> {
+        let engine = &mut *self.0.0.engine();
+        match engine.open.take() {
+            Some((ticket, number)) => self.0.0.finish_barrier(engine, ticket, number),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! A replica of a run: joining, rank and world size, and what all replicas do together.
+
+pub mod cause;
+mod collectives;
+mod error;
+mod handle;
+mod inline;
+mod join;
+pub mod op;
+mod operation;
+pub(crate) mod port;
+pub mod progress;
+pub(crate) mod record;
+pub(crate) mod shared;
+pub(crate) mod wait;
+
+pub(crate) use collectives::{broadcast, gather};
+pub use error::Error;
+pub use handle::{BarrierTicket, Replica};
+pub use join::{Builder, DEADLINE, LIFELINE, RANK, SEGMENT, WORLD_SIZE};
+pub(crate) use operation::Kind;
+pub use operation::Operation;

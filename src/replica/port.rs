@@ -1,0 +1,166 @@
+//! Publishing and taking records: the ring's grants with the checks that every operation needs.
+
+use super::error::Error;
+use super::progress::{Advance, Lists, advance};
+use super::record::Record;
+use super::shared::{Engine, Shared};
+use super::wait::{Look, Wait};
+use crate::shm::ring::{Consumer, Producer, ReadGrant, Refused};
+
+/// One operation's access to the rings.
+pub(crate) struct Port<'a> {
+    pub(crate) wait: Wait<'a>,
+    pub(crate) shared: &'a Shared,
+    pub(crate) identity: u32,
+    producer: &'a mut Producer,
+    consumers: &'a mut [Consumer],
+    /// Private memory for a payload.
+    pub(crate) payload: &'a mut Vec<u8>,
+}
+
+impl<'a> Port<'a> {
+    pub(crate) fn new(shared: &'a Shared, engine: &'a mut Engine, wait: Wait<'a>) -> Self {
+        let Engine {
+            producer,
+            consumers,
+            payload,
+            ..
+        } = engine;
+        Self {
+            identity: wait.operation.identity(),
+            wait,
+            shared,
+            producer,
+            consumers,
+            payload,
+        }
+    }
+
+    pub(crate) fn max_payload(&self) -> usize {
+        self.shared.segment.ring(self.shared.rank).max_payload()
+    }
+
+    /// Publishes one frame if it fits now. `record` gets this operation's number and identity and this rank.
+    pub(crate) fn publish(&mut self, record: Record, payload: &[u8]) -> Result<bool, Error> {
+        self.shared.check_poison(&self.wait)?;
+        let record = Record {
+            agreement: self.wait.flags,
+            rank: self.shared.rank as u8,
+            operation: self.wait.number,
+            identity: self.identity,
+            ..record
+        };
+        let ring = self.shared.segment.ring(self.shared.rank);
+        let refused = match ring.reserve(self.producer, payload.len()) {
+            Ok(mut grant) => {
+                grant.write(0, payload);
+                grant.commit(record.into_header());
+                self.shared.segment.bells().ring();
+                return Ok(true);
+            }
+            Err(refused) => refused,
+        };
+        match refused {
+            Refused::Full => Ok(false),
+            Refused::TooLarge { max } => Err(Error::Length {
+                what: "a frame",
+                expected: max,
+                found: payload.len(),
+            }),
+            Refused::Corrupt { consumer, why } => {
+                Err(self.wait.protocol(consumer, || why.to_string()))
+            }
+        }
+    }
+
+    /// The next record of `rank`, checked to belong to this operation; `None` if it has not come.
+    pub(crate) fn peek(&mut self, rank: usize) -> Result<Option<Taken<'_>>, Error> {
+        let ring = self.shared.segment.ring(rank);
+        let grant = match ring.peek(&mut self.consumers[rank]) {
+            Ok(Some(grant)) => grant,
+            Ok(None) => return Ok(None),
+            Err(why) => return Err(self.wait.protocol(rank, || why.to_string())),
+        };
+        let record = Record::from_header(grant.header());
+        let (number, identity) = (self.wait.number, self.identity);
+        if record.operation != number || usize::from(record.rank) != rank {
+            let found = (record.operation, record.rank);
+            return Err(self.wait.protocol(rank, || {
+                format!(
+                    "record of operation {} by rank {}, expected {number} by {rank}",
+                    found.0, found.1
+                )
+            }));
+        }
+        if record.identity != identity {
+            return Err(self.wait.mismatched(rank));
+        }
+        Ok(Some(Taken {
+            record,
+            grant,
+            payload: self.payload,
+            shared: self.shared,
+        }))
+    }
+}
+
+/// A record to take. Dropped: not taken.
+pub(crate) struct Taken<'a> {
+    pub(crate) record: Record,
+    grant: ReadGrant<'a, 'a>,
+    payload: &'a mut Vec<u8>,
+    shared: &'a Shared,
+}
+
+impl<'a> Taken<'a> {
+    pub(crate) fn payload_len(&self) -> usize {
+        self.grant.payload_len()
+    }
+
+    /// Copies the payload to private memory and gives the frame back to its producer.
+    pub(crate) fn take(self) -> &'a [u8] {
+        let Self {
+            grant,
+            payload,
+            shared,
+            ..
+        } = self;
+        grant.copy_payload(payload);
+        grant.release();
+        shared.segment.bells().ring();
+        payload
+    }
+
+    /// Copies the payload into `into`, which must be as long, and gives the frame back to its producer.
+    pub(crate) fn take_into(self, into: &mut [u8]) {
+        let whole = self.grant.read(0, into);
+        debug_assert!(whole, "the caller has compared the lengths");
+        self.grant.release();
+        self.shared.segment.bells().ring();
+    }
+}
+
+/// Lists that can say whom they wait for.
+pub(crate) trait Blocked {
+    /// The rank whose record is taken next.
+    fn blocked_by(&self) -> Option<usize>;
+}
+
+/// Runs an operation's two lists to their end by the progress rule.
+pub(crate) fn run<L>(wait: &Wait<'_>, lists: &mut L, ahead: u64) -> Result<(), Error>
+where
+    L: Lists<Error = Error> + Blocked,
+{
+    loop {
+        match advance(lists, ahead)? {
+            Advance::Finished => return Ok(()),
+            Advance::Went => {}
+            Advance::Blocked => wait.until(|| {
+                Ok(match advance(lists, ahead)? {
+                    Advance::Blocked => Look::Pending(lists.blocked_by()),
+                    Advance::Went | Advance::Finished => Look::Ready(()),
+                })
+            })?,
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! What a replica's handle and its exchanges share: the segment, who this is, and the state of its operations.
+
+use super::cause::Cause;
+use super::error::Error;
+use super::inline::{read_text, write_text};
+use super::operation::{Kind, Operation, announce, announced};
+use super::wait::Wait;
+use crate::shm::barrier::Ticket;
+use crate::shm::life::Keeper;
+use crate::shm::poison::Verdict;
+use crate::shm::ring::{Consumer, Producer};
+use crate::shm::seat::Seated;
+use crate::shm::segment::Segment;
+use crate::shm::sync::Ordering;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What only the thread that is inside an operation touches.
+pub(crate) struct Engine {
+    /// Number of the last operation; the first is 1.
+    pub(crate) number: u64,
+    pub(crate) producer: Producer,
+    pub(crate) consumers: Vec<Consumer>,
+    /// A private copy of the payload being taken: peers may write the ring's bytes, nobody writes these.
+    pub(crate) payload: Vec<u8>,
+    /// An entered barrier that has not been waited for.
+    pub(crate) open: Option<(Ticket, u64)>,
+    /// How many exchanges have been made.
+    pub(crate) exchanges: u16,
+    /// The flags that all ranks have agreed on so far.
+    pub(crate) agreed: u8,
+}
+
+pub(crate) struct Shared {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+    pub(crate) deadline: Duration,
+    /// Descriptors, threads and words belong to the process that joined, not to its forked children.
+    pub(crate) pid: u32,
+    pub(crate) keeper: Mutex<Option<Keeper>>,
+    engine: Mutex<Engine>,
+    /// The number of the operation that this rank is in or was in last, for `abort` from another thread.
+    current: AtomicU64,
+    divergence: Mutex<(u64, Vec<u64>)>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        segment: Arc<Segment>,
+        rank: usize,
+        deadline: Duration,
+        keeper: Keeper,
+    ) -> Self {
+        let world_size = segment.world_size();
+        let engine = Engine {
+            number: 0,
+            producer: Producer::default(),
+            consumers: (0..world_size).map(|_| Consumer::at(rank, 0)).collect(),
+            payload: Vec::new(),
+            open: None,
+            exchanges: 0,
+            agreed: 0,
+        };
+        Self {
+            segment,
+            rank,
+            world_size,
+            deadline,
+            pid: std::process::id(),
+            keeper: Mutex::new(Some(keeper)),
+            engine: Mutex::new(engine),
+            current: AtomicU64::new(0),
+            divergence: Mutex::new((0, Vec::new())),
+        }
+    }
+
+    /// Whether replicas outnumber the processors that they may use together: then nobody spins.
+    pub(crate) fn crowded(&self) -> bool {
+        self.world_size > self.segment.cores()
+    }
+
+    /// How many chunks a rank publishes past the one it takes. With a processor each, one: the data is still in the
+    /// cache. Without, as far as the ring allows: every hand-over costs a switch.
+    pub(crate) fn ahead(&self) -> u64 {
+        if self.crowded() { u64::MAX } else { 1 }
+    }
+
+    pub(crate) fn has_left(&self, rank: usize) -> bool {
+        self.segment.rank(rank).state.get() == Seated::Left
+    }
+
+    /// The flags that this rank has raised.
+    pub(crate) fn raised(&self) -> u8 {
+        self.segment
+            .rank(self.rank)
+            .identity
+            .raised
+            .load(Ordering::Relaxed) as u8
+    }
+
+    /// The poison's error, if there is one. One Acquire load.
+    pub(crate) fn check_poison(&self, wait: &Wait<'_>) -> Result<(), Error> {
+        match self.segment.poison().get() {
+            None => Ok(()),
+            Some(verdict) => Err(wait.verdict(verdict, None)),
+        }
+    }
+
+    /// Ends the run, unless somebody has already; the verdict that holds.
+    pub(crate) fn poison(&self, cause: Cause, rank: u8, number: u64) -> Verdict {
+        let verdict = Verdict::new(rank, cause as u8, number);
+        let holds = self.segment.poison().set(verdict);
+        self.segment.barrier().poison();
+        self.segment.bells().ring();
+        holds
+    }
+
+    /// Ends the run because this rank says so. Callable from any thread.
+    pub(crate) fn abort(&self, reason: &str) {
+        write_text(&self.segment.rank(self.rank).reason, reason);
+        self.poison(
+            Cause::Aborted,
+            self.rank as u8,
+            self.current.load(std::sync::atomic::Ordering::Relaxed),
+        );
+    }
+
+    pub(crate) fn reason(&self, rank: usize) -> String {
+        read_text(&self.segment.rank(rank).reason)
+    }
+
+    /// The step and hashes of the divergence that this rank has seen.
+    pub(crate) fn divergence(&self) -> (u64, Vec<u64>) {
+        self.divergence
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn set_divergence(&self, step: u64, hashes: Vec<u64>) {
+        *self
+            .divergence
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = (step, hashes);
+    }
+
+    /// The engine, for one operation at a time. Its state is only touched between complete changes, so that a panic
+    /// of the thread that held it leaves nothing half done.
+    pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn wait(&self, operation: Operation, number: u64) -> Wait<'_> {
+        Wait {
+            shared: self,
+            operation,
+            number,
+            deadline: self.deadline,
+            flags: self.raised(),
+        }
+    }
+
+    /// Enters an operation: finishes an open barrier first, refuses if the run is over, then says what this rank has
+    /// come for. Returns what the waits of this operation need.
+    pub(crate) fn enter(
+        &self,
+        engine: &mut Engine,
+        operation: Operation,
+    ) -> Result<Wait<'_>, Error> {
+        self.finish_open(engine)?;
+        let wait = self.wait(operation, engine.number + 1);
+        self.check_poison(&wait)?;
+        engine.number += 1;
+        self.current
+            .store(engine.number, std::sync::atomic::Ordering::Relaxed);
+        announce(
+            self.segment.rank(self.rank),
+            engine.number,
+            &operation,
+            wait.flags,
+        );
+        Ok(wait)
+    }
+
+    /// Waits for the barrier that was entered and not waited for.
+    fn finish_open(&self, engine: &mut Engine) -> Result<(), Error> {
+        match engine.open.take() {
+            None => Ok(()),
+            Some((ticket, number)) => self.finish_barrier(engine, ticket, number),
+        }
+    }
+
+    pub(crate) fn finish_barrier(
+        &self,
+        engine: &mut Engine,
+        ticket: Ticket,
+        number: u64,
+    ) -> Result<(), Error> {
+        use super::wait::Look;
+        use crate::shm::barrier::Look as Seen;
+        let barrier = self.segment.barrier();
+        let wait = self.wait(Operation::new(Kind::Barrier, 0, 0, 0), number);
+        let (matched, stop) = wait.until(|| {
+            Ok(match barrier.look(ticket) {
+                Seen::Waiting => Look::Pending(None),
+                Seen::Passed { stop } => Look::Ready((true, stop)),
+                Seen::Mismatch { stop } => Look::Ready((false, stop)),
+                Seen::Poisoned => {
+                    self.check_poison(&wait)?;
+                    // The word's bit without a verdict: bytes that nobody writes.
+                    return Err(wait.protocol(self.rank, || {
+                        "the barrier is poisoned without a verdict".into()
+                    }));
+                }
+            })
+        })?;
+        if stop {
+            self.agree(engine, number);
+        }
+        if matched {
+            return Ok(());
+        }
+        let came = (0..self.world_size)
+            .filter_map(|rank| Some((rank, announced(self.segment.rank(rank), number)?.operation?)))
+            .collect();
+        Err(Error::Mismatch { number, came })
+    }
+
+    /// ORs the flags with which all ranks came to operation `number`. All must have entered it.
+    pub(crate) fn agree(&self, engine: &mut Engine, number: u64) {
+        for rank in 0..self.world_size {
+            engine.agreed |=
+                announced(self.segment.rank(rank), number).map_or(0, |came| came.flags);
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if std::process::id() != self.pid {
+            // A forked child has a copy of this memory; the seat is its parent's. Its own copy of the engine thread
+            // does not exist: dropping the handle would wait for it.
+            std::mem::forget(
+                self.keeper
+                    .get_mut()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take(),
+            );
+            return;
+        }
+        if std::thread::panicking() {
+            let number = self.current.load(std::sync::atomic::Ordering::Relaxed);
+            self.poison(Cause::Panicked, self.rank as u8, number);
+        }
+        self.segment.rank(self.rank).state.leave();
+        self.segment.bells().ring();
+        if let Some(keeper) = self
+            .keeper
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
+            keeper.leave();
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Waiting: for a condition, with a deadline, watching everybody's life and the poison word.
+
+use super::cause::{Cause, LAUNCHER};
+use super::error::Error;
+use super::operation::{Kind, Operation, announced, has_come};
+use super::shared::Shared;
+use crate::shm::life::{self, Life};
+use crate::shm::poison::Verdict;
+use std::time::{Duration, Instant};
+
+/// How long a rank that has a processor of its own spins before it yields. A hand-over takes about 0.1 us; waking a
+/// sleeper takes 3 us and more, and costs the waker a system call.
+const SPIN: Duration = Duration::from_micros(30);
+/// How often it yields before it sleeps.
+const YIELDS: u32 = 20;
+/// How often a rank without a processor of its own yields: its peer needs this processor to go on.
+const CROWDED_YIELDS: u32 = 40;
+/// How long a rank sleeps at most before it looks who is alive. Bounds every detection even if no bell rings.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// What a look at a condition says.
+pub(crate) enum Look<T> {
+    /// It holds.
+    Ready(T),
+    /// It does not hold yet; which rank it waits for, if that is known without effort.
+    Pending(Option<usize>),
+}
+
+/// What a slice's end found.
+struct Trouble {
+    cause: Cause,
+    rank: u8,
+}
+
+/// Everything that a wait of one operation needs to know.
+#[derive(Clone, Copy)]
+pub(crate) struct Wait<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) operation: Operation,
+    pub(crate) number: u64,
+    pub(crate) deadline: Duration,
+    /// The flags with which this rank entered.
+    pub(crate) flags: u8,
+}
+
+impl Wait<'_> {
+    /// Waits until `look` is ready. The deadline counts from this call, which is this rank's own last progress.
+    ///
+    /// # Errors
+    /// What `look` returns; the poison's error; a death, a leave, a mismatch or the deadline, after poisoning.
+    pub(crate) fn until<T>(
+        &self,
+        mut look: impl FnMut() -> Result<Look<T>, Error>,
+    ) -> Result<T, Error> {
+        if let Look::Ready(value) = look()? {
+            return Ok(value);
+        }
+        let start = Instant::now();
+        let crowded = self.shared.crowded();
+        if !crowded {
+            loop {
+                for _ in 0..64 {
+                    std::hint::spin_loop();
+                    if let Look::Ready(value) = look()? {
+                        return Ok(value);
+                    }
+                }
+                self.shared.check_poison(self)?;
+                if start.elapsed() > SPIN {
+                    break;
+                }
+            }
+        }
+        for _ in 0..if crowded { CROWDED_YIELDS } else { YIELDS } {
+            std::thread::yield_now();
+            if let Look::Ready(value) = look()? {
+                return Ok(value);
+            }
+        }
+        let mut checked = Instant::now();
+        loop {
+            let mut seen = Ok(Look::Pending(None));
+            self.shared
+                .segment
+                .bells()
+                .sleep_unless(self.shared.rank, SLICE, || {
+                    seen = look();
+                    // Poison is a condition too: whoever sets it rings the bells.
+                    !matches!(seen, Ok(Look::Pending(_)))
+                        || self.shared.segment.poison().get().is_some()
+                });
+            let mut hint = match seen? {
+                Look::Ready(value) => return Ok(value),
+                Look::Pending(hint) => hint,
+            };
+            match look()? {
+                Look::Ready(value) => return Ok(value),
+                Look::Pending(other) => hint = other.or(hint),
+            }
+            self.shared.check_poison(self)?;
+            if checked.elapsed() < SLICE {
+                continue;
+            }
+            checked = Instant::now();
+            if let Some(trouble) = self.trouble(start.elapsed(), hint) {
+                // What this rank waits for may have come just before.
+                if let Look::Ready(value) = look()? {
+                    return Ok(value);
+                }
+                return Err(self.poison(trouble.cause, trouble.rank));
+            }
+        }
+    }
+
+    /// Who is dead, gone, elsewhere, or too late.
+    fn trouble(&self, waited: Duration, hint: Option<usize>) -> Option<Trouble> {
+        let shared = self.shared;
+        let segment = &shared.segment;
+        let others = || (0..shared.world_size).filter(|&rank| rank != shared.rank);
+        for rank in others() {
+            let lines = segment.rank(rank);
+            if matches!(life::look(&lines.life), Life::Dead { .. }) {
+                return Some(Trouble {
+                    cause: Cause::Died,
+                    rank: rank as u8,
+                });
+            }
+            // Nobody leaves between joining and the first operation of all, but for an error.
+            if shared.has_left(rank)
+                && (self.operation.kind == Kind::Join || !has_come(lines, self.number))
+            {
+                return Some(Trouble {
+                    cause: Cause::Left,
+                    rank: rank as u8,
+                });
+            }
+        }
+        if matches!(life::look(segment.launcher_life()), Life::Dead { .. }) {
+            return Some(Trouble {
+                cause: Cause::LauncherGone,
+                rank: LAUNCHER,
+            });
+        }
+        if let Some(rank) = self.mismatch() {
+            return Some(Trouble {
+                cause: Cause::Mismatch,
+                rank,
+            });
+        }
+        if waited >= self.deadline {
+            let missing = others().find(|&rank| !has_come(segment.rank(rank), self.number));
+            let rank = missing.or(hint).unwrap_or(shared.rank);
+            return Some(Trouble {
+                cause: Cause::TimedOut,
+                rank: rank as u8,
+            });
+        }
+        None
+    }
+
+    /// The lowest rank that came for something else than rank 0 (seen from here: than this rank or rank 0), unless all
+    /// that came are in a barrier, which tells its ranks itself.
+    fn mismatch(&self) -> Option<u8> {
+        let identity = self.operation.identity();
+        let came = |rank: usize| announced(self.shared.segment.rank(rank), self.number);
+        let differs = |rank: &usize| {
+            came(*rank).is_some_and(|other| {
+                let barriers = self.operation.kind == Kind::Barrier
+                    && other
+                        .operation
+                        .is_some_and(|operation| operation.kind == Kind::Barrier);
+                other.identity != identity && !barriers
+            })
+        };
+        let other = (0..self.shared.world_size).find(differs)?;
+        // If rank 0 is the one that differs from this rank, then the lowest rank that differs from rank 0 is sought.
+        let zero = came(0).map_or(identity, |zero| zero.identity);
+        let lowest = (1..self.shared.world_size)
+            .find(|&rank| came(rank).is_some_and(|came| came.identity != zero));
+        Some(lowest.unwrap_or(other) as u8)
+    }
+
+    /// Poisons the segment because `rank` came for another operation than this rank.
+    pub(crate) fn mismatched(&self, rank: usize) -> Error {
+        let culprit = self
+            .mismatch()
+            .unwrap_or(if rank == 0 { self.shared.rank } else { rank } as u8);
+        self.poison(Cause::Mismatch, culprit)
+    }
+
+    /// Poisons the segment and returns the error of the verdict that holds: the first culprit's.
+    pub(crate) fn poison(&self, cause: Cause, rank: u8) -> Error {
+        let verdict = self.shared.poison(cause, rank, self.number);
+        self.verdict(verdict, None)
+    }
+
+    /// As [`poison`](Self::poison), for a broken protocol of which this rank knows the details.
+    pub(crate) fn protocol(&self, rank: usize, what: impl FnOnce() -> String) -> Error {
+        let verdict = self.shared.poison(Cause::Protocol, rank as u8, self.number);
+        self.verdict(verdict, Some(what()))
+    }
+
+    /// The error that a verdict stands for; `what` this rank knows of a broken protocol.
+    pub(crate) fn verdict(&self, verdict: Verdict, what: Option<String>) -> Error {
+        let during = self.operation;
+        let rank = usize::from(verdict.rank);
+        let number = verdict.operation();
+        let known = rank < self.shared.world_size;
+        match Cause::from_u8(verdict.cause) {
+            Some(Cause::LauncherGone) => Error::LauncherGone { during },
+            Some(Cause::Died) if known => Error::ReplicaDied { rank, during },
+            Some(Cause::Left) if known => Error::ReplicaLeft { rank, during },
+            Some(Cause::TimedOut) if known => Error::TimedOut {
+                rank,
+                deadline: self.deadline,
+                during,
+            },
+            Some(Cause::Mismatch) => {
+                let came = (0..self.shared.world_size)
+                    .filter_map(|rank| {
+                        Some((
+                            rank,
+                            announced(self.shared.segment.rank(rank), number)?.operation?,
+                        ))
+                    })
+                    .collect();
+                Error::Mismatch { number, came }
+            }
+            Some(Cause::Panicked) if known => Error::Panicked { rank },
+            Some(Cause::Aborted) if known => Error::Aborted {
+                rank,
+                reason: self.shared.reason(rank),
+            },
+            Some(Cause::StepAborted) if known => Error::StepAborted { rank },
+            Some(Cause::NeverJoined) if known => Error::NeverJoined { rank },
+            Some(Cause::Diverged) if known => {
+                let (step, hashes) = self.shared.divergence();
+                Error::Diverged { step, hashes }
+            }
+            Some(Cause::Protocol) if known => Error::Protocol {
+                rank,
+                what: what.unwrap_or_else(|| "found by another replica".into()),
+            },
+            _ => Error::Protocol {
+                rank,
+                what: format!("a verdict that no replica gives: {verdict:?}"),
+            },
+        }
+    }
+}
