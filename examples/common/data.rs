@@ -10,19 +10,25 @@ use thiserror::Error;
 /// How many kinds of images there are: the ten digits.
 pub(crate) const CLASSES: usize = 10;
 
-/// Images as rows of `width` values in 0..=1, and the class of each.
-#[derive(Default)]
+/// Images as rows of `width` bytes, and the class of each.
+///
+/// The bytes are kept as they are in the files: every replica holds all images, and as f32 they would be four times as
+/// large.
 pub(crate) struct Samples {
     pub(crate) width: usize,
-    pub(crate) pixels: Vec<f32>,
+    /// The byte that means 1.0; 0 means 0.0.
+    pub(crate) brightest: u8,
+    pub(crate) pixels: Vec<u8>,
     pub(crate) labels: Vec<u8>,
 }
 
 impl Samples {
-    pub(crate) fn new(width: usize) -> Self {
+    pub(crate) fn new(width: usize, brightest: u8) -> Self {
         Self {
             width,
-            ..Self::default()
+            brightest,
+            pixels: Vec::new(),
+            labels: Vec::new(),
         }
     }
 
@@ -30,12 +36,16 @@ impl Samples {
         self.labels.len()
     }
 
-    pub(crate) fn image(&self, index: usize) -> &[f32] {
+    pub(crate) fn image(&self, index: usize) -> &[u8] {
         &self.pixels[index * self.width..][..self.width]
     }
 
-    pub(crate) fn push(&mut self, image: &[f32], label: u8) {
-        debug_assert_eq!(image.len(), self.width);
+    /// What one step of a byte is worth: images are vectors of 0.0..=1.0.
+    pub(crate) fn unit(&self) -> f32 {
+        1.0 / f32::from(self.brightest)
+    }
+
+    pub(crate) fn push(&mut self, image: &[u8], label: u8) {
         self.pixels.extend_from_slice(image);
         self.labels.push(label);
     }

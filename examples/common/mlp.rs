@@ -77,7 +77,7 @@ impl Mlp {
         for &index in batch {
             let image = samples.image(index);
             let label = usize::from(samples.labels[index]);
-            self.forward(parameters, image, room);
+            self.forward(parameters, samples, index, room);
             loss += softmax_loss(&mut room.output, label);
 
             // From here `output` is the loss's gradient with regard to the last layer's sums.
@@ -94,8 +94,9 @@ impl Mlp {
             }
             add_scaled(grad_b1, 1.0, &room.hidden_error);
             for (row, &pixel) in grad_w1.chunks_exact_mut(self.hidden).zip(image) {
-                if pixel != 0.0 {
-                    add_scaled(row, pixel, &room.hidden_error);
+                if pixel != 0 {
+                    let input = f32::from(pixel) * samples.unit();
+                    add_scaled(row, input, &room.hidden_error);
                 }
             }
         }
@@ -111,7 +112,7 @@ impl Mlp {
     ) -> f64 {
         let right = (0..samples.len())
             .filter(|&index| {
-                self.forward(parameters, samples.image(index), room);
+                self.forward(parameters, samples, index, room);
                 let best = (0..CLASSES).max_by(|&a, &b| room.output[a].total_cmp(&room.output[b]));
                 best == Some(usize::from(samples.labels[index]))
             })
@@ -119,12 +120,16 @@ impl Mlp {
         right as f64 / samples.len() as f64
     }
 
-    fn forward(self, parameters: &[f32], image: &[f32], room: &mut Workspace) {
+    /// Leaves the hidden layer's activations and the last layer's sums in `room`.
+    fn forward(self, parameters: &[f32], samples: &Samples, index: usize, room: &mut Workspace) {
         let (w1, b1, w2, b2) = self.parts();
         room.hidden.copy_from_slice(&parameters[b1]);
-        for (row, &pixel) in parameters[w1].chunks_exact(self.hidden).zip(image) {
-            if pixel != 0.0 {
-                add_scaled(&mut room.hidden, pixel, row);
+        for (row, &pixel) in parameters[w1]
+            .chunks_exact(self.hidden)
+            .zip(samples.image(index))
+        {
+            if pixel != 0 {
+                add_scaled(&mut room.hidden, f32::from(pixel) * samples.unit(), row);
             }
         }
         room.output.copy_from_slice(&parameters[b2]);

@@ -21,8 +21,8 @@ pub(crate) fn load(directory: &Path) -> Result<Dataset, DataError> {
     let all = parse(text).map_err(|what| DataError::damaged(&path, what))?;
 
     let mut dataset = Dataset {
-        train: Samples::new(WIDTH),
-        held_out: Samples::new(WIDTH),
+        train: Samples::new(WIDTH, BRIGHTEST),
+        held_out: Samples::new(WIDTH, BRIGHTEST),
     };
     let order = Random::new(SPLIT_SEED, 0).permutation(all.len());
     for (position, index) in order.into_iter().enumerate() {
@@ -37,16 +37,14 @@ pub(crate) fn load(directory: &Path) -> Result<Dataset, DataError> {
 }
 
 fn parse(text: &str) -> Result<Samples, String> {
-    let mut samples = Samples::new(WIDTH);
+    let mut samples = Samples::new(WIDTH, BRIGHTEST);
     let mut image = Vec::with_capacity(WIDTH);
     for (line, values) in (1..).zip(text.lines()) {
         image.clear();
         let mut fields = values.split(',');
         for field in fields.by_ref().take(WIDTH) {
             match field.trim().parse::<u8>() {
-                Ok(pixel) if pixel <= BRIGHTEST => {
-                    image.push(f32::from(pixel) / f32::from(BRIGHTEST));
-                }
+                Ok(pixel) if pixel <= BRIGHTEST => image.push(pixel),
                 _ => return Err(format!("line {line}: {field:?} is not a pixel from 0 to 16")),
             }
         }

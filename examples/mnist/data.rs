@@ -54,7 +54,8 @@ fn read_set(directory: &Path, names: &[&str]) -> Result<Samples, DataError> {
     }
     Ok(Samples {
         width: WIDTH,
-        pixels: pixels.iter().map(|&pixel| f32::from(pixel) / 255.0).collect(),
+        brightest: u8::MAX,
+        pixels: pixels.to_vec(),
         labels: labels.to_vec(),
     })
 }
