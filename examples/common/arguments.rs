@@ -93,12 +93,7 @@ impl Arguments {
     }
 }
 
-fn number<T>(
-    option: &'static str,
-    found: OsString,
-    least: T,
-    most: T,
-) -> Result<T, ArgumentError>
+fn number<T>(option: &'static str, found: OsString, least: T, most: T) -> Result<T, ArgumentError>
 where
     T: std::str::FromStr + PartialOrd + std::fmt::Display,
 {

@@ -23,15 +23,6 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    pub(crate) fn new(width: usize, brightest: u8) -> Self {
-        Self {
-            width,
-            brightest,
-            pixels: Vec::new(),
-            labels: Vec::new(),
-        }
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.labels.len()
     }
@@ -43,11 +34,6 @@ impl Samples {
     /// What one step of a byte is worth: images are vectors of 0.0..=1.0.
     pub(crate) fn unit(&self) -> f32 {
         1.0 / f32::from(self.brightest)
-    }
-
-    pub(crate) fn push(&mut self, image: &[u8], label: u8) {
-        self.pixels.extend_from_slice(image);
-        self.labels.push(label);
     }
 }
 
@@ -61,7 +47,7 @@ pub(crate) struct Dataset {
 #[derive(Debug, Error)]
 pub(crate) enum DataError {
     #[error(
-        "no data in {}: looked for {}; say where it is with --data DIR",
+        "no data in {}: looked for {}, each with or without .gz; say where it is with --data DIR",
         .directory.display(), .names.join(", ")
     )]
     Missing {
@@ -126,10 +112,7 @@ pub(crate) fn read_any(
     }
     Err(DataError::Missing {
         directory: directory.to_owned(),
-        names: names
-            .iter()
-            .flat_map(|name| [(*name).to_owned(), format!("{name}.gz")])
-            .collect(),
+        names: names.iter().map(|&name| name.to_owned()).collect(),
     })
 }
 

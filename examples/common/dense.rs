@@ -18,7 +18,7 @@ pub(crate) fn train(model: Mlp, schedule: &Schedule, rate: f32, data: &Dataset) 
         let mut loss = 0.0;
         for batch in schedule.order(epoch).chunks_exact(schedule.global_batch) {
             loss += model.gradient(&parameters, &data.train, batch, &mut update, &mut room);
-            optimizer.to_update(&mut update, schedule.rate(rate, step));
+            optimizer.turn_into_update(&mut update, schedule.rate(rate, step));
             for (parameter, update) in parameters.iter_mut().zip(&update) {
                 *parameter -= update;
             }

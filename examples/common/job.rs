@@ -136,12 +136,11 @@ fn as_parent(job: &Job, arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::from(outcome.code));
     }
 
-    let trained = Trained::read(&meeting_place.path().join(RESULT)).map_err(|source| {
-        Failure::HandOver {
+    let trained =
+        Trained::read(&meeting_place.path().join(RESULT)).map_err(|source| Failure::HandOver {
             what: "the replicas left no result",
             source,
-        }
-    })?;
+        })?;
     compare(job, arguments, &data, &schedule, &trained)
 }
 

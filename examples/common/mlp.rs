@@ -133,10 +133,7 @@ impl Mlp {
             }
         }
         room.output.copy_from_slice(&parameters[b2]);
-        for (row, sum) in parameters[w2]
-            .chunks_exact(CLASSES)
-            .zip(&mut room.hidden)
-        {
+        for (row, sum) in parameters[w2].chunks_exact(CLASSES).zip(&mut room.hidden) {
             *sum = sum.max(0.0);
             if *sum > 0.0 {
                 add_scaled(&mut room.output, *sum, row);
@@ -149,7 +146,8 @@ impl Mlp {
 fn softmax_loss(sums: &mut [f32; CLASSES], label: usize) -> f64 {
     let largest = sums.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
     let own = sums[label] - largest;
-    sums.iter_mut().for_each(|sum| *sum = (*sum - largest).exp());
+    sums.iter_mut()
+        .for_each(|sum| *sum = (*sum - largest).exp());
     let total: f32 = sums.iter().sum();
     sums.iter_mut().for_each(|sum| *sum /= total);
     f64::from(total.ln() - own)

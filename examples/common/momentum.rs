@@ -17,7 +17,7 @@ impl Momentum {
     }
 
     /// Turns a gradient, in place, into the update: what is to be *subtracted* from the parameters.
-    pub(crate) fn to_update(&mut self, gradient: &mut [f32], rate: f32) {
+    pub(crate) fn turn_into_update(&mut self, gradient: &mut [f32], rate: f32) {
         for (velocity, value) in self.velocity.iter_mut().zip(gradient) {
             *velocity = MOMENTUM * *velocity + *value;
             *value = rate * *velocity;

@@ -69,7 +69,7 @@ pub(crate) fn train(
             loss += job
                 .model
                 .gradient(&parameters, &data.train, batch, &mut update, &mut room);
-            optimizer.to_update(&mut update, schedule.rate(rate, step));
+            optimizer.turn_into_update(&mut update, schedule.rate(rate, step));
             let report = exchange.step(Some(&update), &mut parameters)?;
             bytes += report.bytes;
             hits += report.hits;
@@ -82,9 +82,7 @@ pub(crate) fn train(
         replica.all_reduce(&mut total, op::Sum)?;
         if progress.is_shown() {
             let seen = schedule.steps_per_epoch() * schedule.global_batch;
-            let accuracy = job
-                .model
-                .accuracy(&parameters, &data.held_out, &mut room);
+            let accuracy = job.model.accuracy(&parameters, &data.held_out, &mut room);
             progress.epoch(epoch + 1, schedule.epochs, total[0] / seen as f64, accuracy);
         }
     }
@@ -97,9 +95,7 @@ pub(crate) fn train(
         .map(|theirs| bytemuck::pod_read_unaligned(theirs))
         .collect();
     Ok(Trained {
-        accuracy: job
-            .model
-            .accuracy(&parameters, &data.held_out, &mut room),
+        accuracy: job.model.accuracy(&parameters, &data.held_out, &mut room),
         elements: parameters.len() as u64,
         steps: step as u64,
         seconds: time.as_secs_f64(),

@@ -20,44 +20,55 @@ pub(crate) fn load(directory: &Path) -> Result<Dataset, DataError> {
         .map_err(|error| DataError::damaged(&path, error.to_string()))?;
     let all = parse(text).map_err(|what| DataError::damaged(&path, what))?;
 
-    let mut dataset = Dataset {
-        train: Samples::new(WIDTH, BRIGHTEST),
-        held_out: Samples::new(WIDTH, BRIGHTEST),
-    };
     let order = Random::new(SPLIT_SEED, 0).permutation(all.len());
-    for (position, index) in order.into_iter().enumerate() {
-        let part = if position < TRAIN {
-            &mut dataset.train
-        } else {
-            &mut dataset.held_out
-        };
-        part.push(all.image(index), all.labels[index]);
+    let (train, held_out) = order.split_at(TRAIN);
+    Ok(Dataset {
+        train: select(&all, train),
+        held_out: select(&all, held_out),
+    })
+}
+
+fn select(all: &Samples, indices: &[usize]) -> Samples {
+    Samples {
+        pixels: indices
+            .iter()
+            .flat_map(|&index| all.image(index))
+            .copied()
+            .collect(),
+        labels: indices.iter().map(|&index| all.labels[index]).collect(),
+        ..*all
     }
-    Ok(dataset)
 }
 
 fn parse(text: &str) -> Result<Samples, String> {
-    let mut samples = Samples::new(WIDTH, BRIGHTEST);
-    let mut image = Vec::with_capacity(WIDTH);
+    let mut pixels = Vec::with_capacity(IMAGES * WIDTH);
+    let mut labels = Vec::with_capacity(IMAGES);
     for (line, values) in (1..).zip(text.lines()) {
-        image.clear();
-        let mut fields = values.split(',');
+        let mut fields = values.split(',').map(str::trim);
         for field in fields.by_ref().take(WIDTH) {
-            match field.trim().parse::<u8>() {
-                Ok(pixel) if pixel <= BRIGHTEST => image.push(pixel),
-                _ => return Err(format!("line {line}: {field:?} is not a pixel from 0 to 16")),
+            match field.parse() {
+                Ok(pixel) if pixel <= BRIGHTEST => pixels.push(pixel),
+                _ => {
+                    return Err(format!(
+                        "line {line}: {field:?} is not a pixel from 0 to 16"
+                    ));
+                }
             }
         }
-        let label = fields.next();
-        match label.map(|field| field.trim().parse::<u8>()) {
+        match fields.next().map(str::parse) {
             Some(Ok(label)) if usize::from(label) < CLASSES && fields.next().is_none() => {
-                samples.push(&image, label);
+                labels.push(label);
             }
             _ => return Err(format!("line {line}: not 64 pixels and a digit")),
         }
     }
-    if samples.len() != IMAGES {
-        return Err(format!("{} images, not {IMAGES}", samples.len()));
+    if labels.len() != IMAGES {
+        return Err(format!("{} images, not {IMAGES}", labels.len()));
     }
-    Ok(samples)
+    Ok(Samples {
+        width: WIDTH,
+        brightest: BRIGHTEST,
+        pixels,
+        labels,
+    })
 }

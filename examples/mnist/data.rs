@@ -48,7 +48,10 @@ fn read_set(directory: &Path, names: &[&str]) -> Result<Samples, DataError> {
         );
         return Err(DataError::damaged(&labels_path, what));
     }
-    if let Some(position) = labels.iter().position(|&label| usize::from(label) >= CLASSES) {
+    if let Some(position) = labels
+        .iter()
+        .position(|&label| usize::from(label) >= CLASSES)
+    {
         let what = format!("label {position} is {}, not a digit", labels[position]);
         return Err(DataError::damaged(&labels_path, what));
     }
