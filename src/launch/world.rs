@@ -8,6 +8,7 @@ use super::error::LaunchError;
 use crate::replica::Cause;
 use crate::shm::life::{Holder, Keeper};
 use crate::shm::poison::Verdict;
+use crate::shm::seat::Seated;
 use crate::shm::segment::{Config, Segment};
 
 /// What a rank has made of its seat.
@@ -45,10 +46,10 @@ impl World {
 
     pub(super) fn seat(&self, rank: usize) -> Seat {
         // SYNC: Acquire, with the Release of the rank's own change: what it did before, its poison included, is seen.
-        match self.segment.rank(rank).state.load(Ordering::Acquire) {
-            0 => Seat::Free,
-            3 => Seat::Left,
-            _ => Seat::Taken,
+        match self.segment.rank(rank).state.get() {
+            Seated::Free => Seat::Free,
+            Seated::Left => Seat::Left,
+            Seated::Joining | Seated::Joined | Seated::Unknown(_) => Seat::Taken,
         }
     }
 
@@ -60,9 +61,7 @@ impl World {
     /// Ends the run for all that wait in it: `rank` is to blame, unless somebody else is already.
     pub(super) fn poison(&self, rank: usize, cause: Cause) {
         // At most 255 replicas, so the rank fits.
-        let verdict =
-            Verdict { operation_low: 0, operation_high: 0, rank: rank as u8, cause: cause as u8 };
-        self.segment.poison().set(verdict);
+        self.segment.poison().set(Verdict::new(rank as u8, cause as u8, 0));
         self.segment.barrier().poison();
         self.segment.bells().ring();
     }
