@@ -125,7 +125,7 @@ fn as_parent(job: &Job, arguments: &Arguments) -> Result<ExitCode, Failure> {
     } else {
         None
     };
-    let outcome = Launch::this_program()?
+    let outcome = Launch::this_program()
         .replicas(replicas)
         .env(MEETING_PLACE, meeting_place.path())
         .run();
