@@ -164,7 +164,11 @@ fn invalid(what: &'static str, expected: &str, found: impl std::fmt::Display) ->
 
 impl From<PolicyError> for Error {
     fn from(error: PolicyError) -> Self {
-        invalid("a threshold policy", "numbers that it can be made with", error)
+        invalid(
+            "a threshold policy",
+            "numbers that it can be made with",
+            error,
+        )
     }
 }
 
