@@ -171,3 +171,19 @@ impl ThresholdPolicy for Quantile {
         Some(self.wanted(elements).saturating_mul(2))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_threshold_of_eight_bits_lies_on_the_side_whose_hits_are_nearer_to_those_wanted() {
+        let quantile = Quantile::default();
+        // 8-bit neighbours 1.0 and 1.0078125; the third largest, 1.006, lies between them.
+        let crowded = [1.02, 1.01, 1.006, 1.004, 1.003, 1.001];
+        assert_eq!(quantile.nearest_threshold(&crowded, 3, 1.006), 1.007_812_5);
+        let sparse = [1.02, 1.01, 1.006, 0.5];
+        assert_eq!(quantile.nearest_threshold(&sparse, 3, 1.006), 1.0);
+        assert_eq!(quantile.nearest_threshold(&[0.0; 4], 2, 0.0), Unit::LEAST);
+    }
+}
