@@ -58,10 +58,12 @@ fn runs(
     if free < count {
         return None;
     }
-    // The free lines are spread evenly before the runs; the phase says how many of them, up to all, come before the
-    // first one's share. Any odd multiplier walks through the phases in large steps.
-    let shift = (phase.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % (free + 1);
-    Some((0..count).map(move |run| LINE * (run * (RUN / LINE) + (run * free + shift) / count)))
+    // The free lines are spread evenly before the runs. The phase says how many of them come before the first one's
+    // share: the odd multiplier walks through the phases in large steps.
+    let (count, free) = (count as u64, free as u64);
+    let shift = (phase.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % (free + 1);
+    let line = move |run: u64| run * (RUN / LINE) as u64 + (run * (free + 1) + shift) / count;
+    Some((0..count as usize).map(move |run| LINE * line(run as u64) as usize))
 }
 
 #[cfg(test)]
@@ -90,7 +92,7 @@ mod tests {
     fn the_phase_reaches_the_whole_vector() {
         let (elements, wanted) = (100_000, 10_000);
         let mut seen = vec![false; elements];
-        for phase in 0..400 {
+        for phase in 0..4000 {
             for start in runs(elements, wanted, phase).unwrap() {
                 seen[start..start + RUN].fill(true);
             }

@@ -36,7 +36,7 @@ impl Path {
         match self {
             Path::Scalar => true,
             #[cfg(target_arch = "x86_64")]
-            Path::Avx2 => false,
+            Path::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt"),
             #[cfg(not(target_arch = "x86_64"))]
             Path::Avx2 => false,
         }
@@ -147,7 +147,7 @@ impl Path {
     fn kernels(self) -> Kernels {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Path::Avx2 if self.is_available() => Kernels(&scalar::TABLE),
+            Path::Avx2 if self.is_available() => Kernels(&avx2::TABLE),
             _ => Kernels(&scalar::TABLE),
         }
     }

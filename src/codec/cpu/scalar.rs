@@ -107,13 +107,15 @@ pub(super) fn bitmap(
 }
 
 pub(super) fn clamp(residual: &mut [f32], bound: f32) -> f64 {
-    let mut taken = 0.0;
+    clamp_from(0.0, residual, bound)
+}
+
+/// Clamps, and adds what that takes away to `taken`, in index order.
+pub(super) fn clamp_from(mut taken: f64, residual: &mut [f32], bound: f32) -> f64 {
     for r in residual {
-        // Only what is past the bound, so that the sum is the same whatever the order of the comparisons.
         if r.abs() > bound {
-            let kept = bound.copysign(*r);
             taken += f64::from(r.abs()) - f64::from(bound);
-            *r = kept;
+            *r = bound.copysign(*r);
         }
     }
     taken
