@@ -161,6 +161,10 @@ impl Wait<'_> {
     /// The lowest rank that came for something else than rank 0 (seen from here: than this rank or rank 0), unless all
     /// that came are in a barrier, which tells its ranks itself.
     fn mismatch(&self) -> Option<u8> {
+        if self.operation.kind == Kind::Join {
+            // Nobody says anything before the first operation.
+            return None;
+        }
         let identity = self.operation.identity();
         let came = |rank: usize| announced(self.shared.segment.rank(rank), self.number);
         let differs = |rank: &usize| {
