@@ -7,6 +7,8 @@ pub mod codec;
 #[cfg(not(loom))]
 pub mod exchange;
 #[cfg(not(loom))]
+pub mod launch;
+#[cfg(not(loom))]
 pub mod replica;
 pub mod shm;
 

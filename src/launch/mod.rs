@@ -7,7 +7,7 @@
 //! use gradring::launch::Launch;
 //!
 //! fn main() -> Result<(), gradring::launch::LaunchError> {
-//!     if std::env::var_os("GRADRING_RANK").is_some() {
+//!     if gradring::Replica::is_replica() {
 //!         train(); // calls Replica::join()
 //!         return Ok(());
 //!     }
@@ -34,7 +34,7 @@ mod stopper;
 mod supervise;
 mod world;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -50,8 +50,7 @@ use world::World;
 
 /// The grace time unless another is given.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
-/// The capacity of each replica's ring unless another is given, in bytes.
-pub const DEFAULT_RING_CAPACITY: usize = 1 << 20;
+pub use crate::shm::layout::DEFAULT_RING_CAPACITY;
 
 /// A run to be started: which program, with what, how many times.
 ///
@@ -146,7 +145,7 @@ impl Launch {
 
     /// How long a replica waits for others without any progress before that is an error.
     pub fn deadline(self, deadline: Duration) -> Launch {
-        self.env("GRADRING_DEADLINE", deadline.as_secs_f64().to_string())
+        self.env(crate::replica::DEADLINE, deadline.as_secs_f64().to_string())
     }
 
     /// Whether `[rank] ` stands before each line that a replica writes. Default yes.
@@ -242,7 +241,7 @@ mod tests {
 
     /// Sees only the clock, as on a kernel without pidfd_open.
     fn without_pidfds(script: &str) -> Launch {
-        let mut launch = Launch::new("/bin/sh").arg("-c").arg(OsStr::new(script)).replicas(2);
+        let mut launch = Launch::new("/bin/sh").arg("-c").arg(script).replicas(2);
         launch.pidfds = false;
         launch
     }

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use crate::replica::Cause;
+use crate::replica::cause::Cause;
 
 /// How a run ended. [`Display`](fmt::Display) is the report for people: one screen at most.
 #[derive(Clone, Debug)]

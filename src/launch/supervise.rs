@@ -13,7 +13,7 @@ use super::process::{POLL, Process, Processes};
 use super::spawn::Lifeline;
 use super::stopper::Stopper;
 use super::world::{Seat, World};
-use crate::replica::Cause;
+use crate::replica::cause::Cause;
 
 /// How long the culprit may take to end by itself: a killed large process is reaped last.
 const CULPRIT: Duration = Duration::from_secs(5);
@@ -256,8 +256,8 @@ impl Run<'_> {
     /// All have ended. Nothing stays: no name, no process, no thread that could still write.
     fn finish(mut self, watch: Watch) -> Outcome {
         let elapsed = self.began.elapsed();
-        if let Err(error) = self.world.unlink() {
-            self.output.say(&format!("{}: {error}", self.world.name()));
+        if let Err(error) = self.world.close() {
+            self.output.say(&error.to_string());
         }
         // Who catches every error and exits with 0 has not succeeded all the same.
         let blame = match watch.phase {
