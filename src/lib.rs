@@ -23,4 +23,6 @@ pub use codec::policy::{Fixed, Quantile, ThresholdPolicy};
 #[cfg(not(loom))]
 pub use exchange::{Exchange, Reduction, Report, parameter_hash};
 #[cfg(not(loom))]
+pub use launch::Launch;
+#[cfg(not(loom))]
 pub use replica::{Error, Replica, op};

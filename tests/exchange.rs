@@ -2,8 +2,8 @@
 
 mod world;
 
-use gradring::codec::{Apply, CHUNK, ChunkOptions, Path, Record, Unit, canon};
 use gradring::codec::policy::Magnitude;
+use gradring::codec::{Apply, CHUNK, ChunkOptions, Path, Record, Unit, canon};
 use gradring::{Error, Exchange, Fixed, Quantile, Reduction, Replica, parameter_hash};
 use world::{Setup, World, tell};
 
@@ -30,7 +30,11 @@ fn unit() -> Unit {
 }
 
 /// What N replicas must hold: each residual by itself, every record applied by itself, in rank order.
-fn simulate(world_size: usize, reduction: Reduction, gives: impl Fn(usize, usize) -> bool) -> (Vec<f32>, Vec<Vec<f32>>) {
+fn simulate(
+    world_size: usize,
+    reduction: Reduction,
+    gives: impl Fn(usize, usize) -> bool,
+) -> (Vec<f32>, Vec<Vec<f32>>) {
     let path = Path::Scalar;
     let mut parameters: Vec<f32> = (0..LENGTH).map(|i| noise(99, 0, i)).collect();
     let mut residuals = vec![vec![0.0_f32; LENGTH]; world_size];
@@ -47,11 +51,22 @@ fn simulate(world_size: usize, reduction: Reduction, gives: impl Fn(usize, usize
                 let range = start..(start + CHUNK).min(LENGTH);
                 payload.clear();
                 let sent = path
-                    .encode(&mut residuals[rank][range.clone()], &update[range.clone()], unit(), &ChunkOptions::default(), &mut payload)
+                    .encode(
+                        &mut residuals[rank][range.clone()],
+                        &update[range.clone()],
+                        unit(),
+                        &ChunkOptions::default(),
+                        &mut payload,
+                    )
                     .expect("equal lengths");
-                let record =
-                    Record { format: sent.format, hits: sent.hits, elements: range.len(), payload: &payload };
-                path.apply(&record, x, Apply::Subtract, &mut parameters[range]).expect("an own record");
+                let record = Record {
+                    format: sent.format,
+                    hits: sent.hits,
+                    elements: range.len(),
+                    payload: &payload,
+                };
+                path.apply(&record, x, Apply::Subtract, &mut parameters[range])
+                    .expect("an own record");
             }
         }
     }
@@ -69,50 +84,88 @@ fn replica() {
     let (rank, world_size) = (replica.rank(), replica.world_size());
     match case.as_str() {
         "steps" | "uneven" => {
-            let reduction = if case == "steps" { Reduction::Mean } else { Reduction::Sum };
-            let mut exchange =
-                Exchange::builder(LENGTH).reduction(reduction).policy(fixed()).build(&replica).expect("agreed");
+            let reduction = if case == "steps" {
+                Reduction::Mean
+            } else {
+                Reduction::Sum
+            };
+            let mut exchange = Exchange::builder(LENGTH)
+                .reduction(reduction)
+                .policy(fixed())
+                .build(&replica)
+                .expect("agreed");
             // Only rank 0's count.
             let mut parameters: Vec<f32> = (0..LENGTH).map(|i| noise(99 + rank, 0, i)).collect();
             exchange.start(&mut parameters).expect("starts");
             for step in 0..STEPS {
                 let update = update(rank, step, LENGTH);
                 let gives = case == "steps" || gives_unevenly(rank, step);
-                let report = exchange.step(gives.then_some(&update), &mut parameters).expect("steps");
+                let report = exchange
+                    .step(gives.then_some(&update), &mut parameters)
+                    .expect("steps");
                 assert_eq!(report.hits > 0, gives);
                 assert_eq!(report.step, step as u64);
             }
             tell(format!("parameters {:016x}", parameter_hash(&parameters)));
-            tell(format!("residual {:016x}", parameter_hash(exchange.residual())));
+            tell(format!(
+                "residual {:016x}",
+                parameter_hash(exchange.residual())
+            ));
         }
         "formats" => {
             // Rank r's density and code path are its own; the parameters are everybody's.
             let density = [0.3, 1e-3, 1e-2, 0.1][rank % 4];
-            let path = if rank % 2 == 0 { Path::best() } else { Path::Scalar };
-            let policy = Quantile::new(density).expect("a density").with_magnitude(if rank == 0 {
-                Magnitude::Threshold
+            let path = if rank % 2 == 0 {
+                Path::best()
             } else {
-                Magnitude::Mean
-            });
-            let mut exchange =
-                Exchange::builder(LENGTH).policy(policy).path(path).check_every(3).build(&replica).expect("agreed");
+                Path::Scalar
+            };
+            let policy = Quantile::new(density)
+                .expect("a density")
+                .with_magnitude(if rank == 0 {
+                    Magnitude::Threshold
+                } else {
+                    Magnitude::Mean
+                });
+            let mut exchange = Exchange::builder(LENGTH)
+                .policy(policy)
+                .path(path)
+                .check_every(3)
+                .build(&replica)
+                .expect("agreed");
             let mut parameters = vec![0.0; LENGTH];
             exchange.start(&mut parameters).expect("starts");
             let mut formats = (0, 0);
             for step in 0..STEPS {
                 let update = update(rank, step, LENGTH);
-                let report = exchange.step(Some(&update), &mut parameters).expect("steps");
-                formats = (formats.0 + report.sparse_chunks, formats.1 + report.bitmap_chunks);
+                let report = exchange
+                    .step(Some(&update), &mut parameters)
+                    .expect("steps");
+                formats = (
+                    formats.0 + report.sparse_chunks,
+                    formats.1 + report.bitmap_chunks,
+                );
                 if step > 0 {
-                    assert!((report.density / density - 1.0).abs() < 0.25, "density {}", report.density);
+                    assert!(
+                        (report.density / density - 1.0).abs() < 0.25,
+                        "density {}",
+                        report.density
+                    );
                 }
             }
             tell(format!("parameters {:016x}", parameter_hash(&parameters)));
-            tell(format!("formats {} {}", u8::from(formats.0 > 0), u8::from(formats.1 > 0)));
+            tell(format!(
+                "formats {} {}",
+                u8::from(formats.0 > 0),
+                u8::from(formats.1 > 0)
+            ));
         }
         "sum" => {
-            let mut exchange =
-                Exchange::builder(LENGTH).reduction(Reduction::Sum).policy(fixed()).build(&replica).expect("agreed");
+            let mut exchange = Exchange::builder(LENGTH)
+                .reduction(Reduction::Sum)
+                .policy(fixed())
+                .build(&replica)
+                .expect("agreed");
             let mut sum = vec![f32::NAN; LENGTH];
             let own = update(rank, 0, LENGTH);
             exchange.all_reduce(Some(&own), &mut sum).expect("steps");
@@ -124,7 +177,11 @@ fn replica() {
                     }
                 }
             }
-            assert!(sum.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()));
+            assert!(
+                sum.iter()
+                    .zip(&expected)
+                    .all(|(a, b)| a.to_bits() == b.to_bits())
+            );
             exchange.check(&sum).expect("the same everywhere");
             tell("done");
         }
@@ -135,27 +192,42 @@ fn replica() {
             assert!(report.epoch_ended());
             assert_eq!((exchange.steps(), parameters), (0, vec![1.5; 10]));
             let mut sum = vec![7.0; 10];
-            assert!(exchange.all_reduce(None, &mut sum).expect("steps").epoch_ended());
+            assert!(
+                exchange
+                    .all_reduce(None, &mut sum)
+                    .expect("steps")
+                    .epoch_ended()
+            );
             assert_eq!(sum, vec![7.0; 10]);
             tell("done");
         }
         "not finite" => {
-            let mut exchange = Exchange::builder(4).policy(fixed()).build(&replica).expect("agreed");
+            let mut exchange = Exchange::builder(4)
+                .policy(fixed())
+                .build(&replica)
+                .expect("agreed");
             let mut parameters = vec![0.0; 4];
             let mut update = vec![1.0; 4];
             if rank == 1 {
                 (update[0], update[2]) = (f32::NAN, f32::INFINITY);
             }
-            let error = exchange.step(Some(&update), &mut parameters).expect_err("not all are finite");
+            let error = exchange
+                .step(Some(&update), &mut parameters)
+                .expect_err("not all are finite");
             assert!(!error.ends_the_run());
             tell(format!("error {error}"));
             tell(format!("parameters {parameters:?}"));
             assert_eq!(exchange.steps(), 1);
-            exchange.step(Some(&[1.0; 4]), &mut parameters).expect("the exchange stays usable");
+            exchange
+                .step(Some(&[1.0; 4]), &mut parameters)
+                .expect("the exchange stays usable");
         }
         "diverged" => {
-            let mut exchange = Exchange::builder(1000).check_every(2).build(&replica).expect("agreed");
-            let mut parameters = vec![0.0; 1000];
+            let mut exchange = Exchange::builder(1000)
+                .check_every(2)
+                .build(&replica)
+                .expect("agreed");
+            let mut parameters = vec![0.0_f32; 1000];
             for step in 0.. {
                 if step == 3 && rank == 1 {
                     // One bit of one element.
@@ -165,7 +237,9 @@ fn replica() {
                     Ok(_) => assert!(step < 4),
                     Err(error) => {
                         assert_eq!(step, 4, "compared in the step after the next checked one");
-                        assert!(matches!(&error, Error::Diverged { step: 3, hashes } if hashes.len() == world_size));
+                        assert!(
+                            matches!(&error, Error::Diverged { step: 3, hashes } if hashes.len() == world_size)
+                        );
                         tell(format!("error {error}"));
                         let later = replica.barrier().expect_err("the run is over");
                         assert_eq!(later.to_string(), error.to_string());
@@ -181,23 +255,47 @@ fn replica() {
                 // Local errors: the others wait for this rank meanwhile.
                 for wrong in [0, 9, 11] {
                     let update = vec![1.0; wrong];
-                    let error = exchange.step(Some(&update), &mut parameters).expect_err("wrong length");
-                    assert!(matches!(error, Error::Length { what: "the update", expected: 10, found } if found == wrong));
-                    let error = exchange.step(None, &mut vec![0.0; wrong]).expect_err("wrong length");
-                    assert!(matches!(error, Error::Length { what: "parameters", .. }));
+                    let error = exchange
+                        .step(Some(&update), &mut parameters)
+                        .expect_err("wrong length");
+                    assert!(
+                        matches!(error, Error::Length { what: "the update", expected: 10, found } if found == wrong)
+                    );
+                    let error = exchange
+                        .step(None, &mut vec![0.0; wrong])
+                        .expect_err("wrong length");
+                    assert!(matches!(
+                        error,
+                        Error::Length {
+                            what: "parameters",
+                            ..
+                        }
+                    ));
                     assert!(!error.ends_the_run());
                 }
-                assert!(Exchange::builder(0).build(&replica).is_err_and(|error| !error.ends_the_run()));
+                assert!(
+                    Exchange::builder(0)
+                        .build(&replica)
+                        .is_err_and(|error| !error.ends_the_run())
+                );
                 assert!(Exchange::builder(1).check_every(0).build(&replica).is_err());
             }
-            exchange.step(Some(&[1.0; 10]), &mut parameters).expect("steps");
+            exchange
+                .step(Some(&[1.0; 10]), &mut parameters)
+                .expect("steps");
             assert_eq!(exchange.steps(), 1);
             tell("done");
         }
         "disagree" => {
-            let two = Exchange::builder(10 + rank).build(&replica).expect_err("lengths differ");
+            let two = Exchange::builder(10 + rank)
+                .build(&replica)
+                .expect_err("lengths differ");
             let three = Exchange::builder(10)
-                .reduction(if rank == 0 { Reduction::Sum } else { Reduction::Mean })
+                .reduction(if rank == 0 {
+                    Reduction::Sum
+                } else {
+                    Reduction::Mean
+                })
                 .build(&replica)
                 .expect_err("reductions differ");
             let four = match rank {
@@ -209,25 +307,49 @@ fn replica() {
                 assert!(!error.ends_the_run());
                 tell(format!("error {error}"));
             }
-            Exchange::builder(10).build(&replica).expect("the run stays usable");
+            Exchange::builder(10)
+                .build(&replica)
+                .expect("the run stays usable");
         }
         "two exchanges" => {
-            let mut first = Exchange::builder(1000).name("first").build(&replica).expect("agreed");
-            let mut second = Exchange::builder(2000).name("second").build(&replica).expect("agreed");
+            let mut first = Exchange::builder(1000)
+                .name("first")
+                .build(&replica)
+                .expect("agreed");
+            let mut second = Exchange::builder(2000)
+                .name("second")
+                .build(&replica)
+                .expect("agreed");
             let (mut one, mut two) = (vec![0.0; 1000], vec![0.0; 2000]);
             for step in 0..20 {
-                first.step(Some(&update(rank, step, 1000)), &mut one).expect("steps");
+                first
+                    .step(Some(&update(rank, step, 1000)), &mut one)
+                    .expect("steps");
                 replica.barrier().expect("all come");
-                second.step(Some(&update(rank, step, 2000)), &mut two).expect("steps");
+                second
+                    .step(Some(&update(rank, step, 2000)), &mut two)
+                    .expect("steps");
             }
-            tell(format!("parameters {:016x} {:016x}", parameter_hash(&one), parameter_hash(&two)));
+            tell(format!(
+                "parameters {:016x} {:016x}",
+                parameter_hash(&one),
+                parameter_hash(&two)
+            ));
         }
         "other order" => {
-            let mut first = Exchange::builder(1000).name("first").build(&replica).expect("agreed");
-            let mut second = Exchange::builder(1000).name("second").build(&replica).expect("agreed");
-            let mut parameters = vec![0.0; 1000];
+            let mut first = Exchange::builder(1000)
+                .name("first")
+                .build(&replica)
+                .expect("agreed");
+            let mut second = Exchange::builder(1000)
+                .name("second")
+                .build(&replica)
+                .expect("agreed");
+            let mut parameters = vec![0.0_f32; 1000];
             let exchange = if rank == 0 { &mut first } else { &mut second };
-            let error = exchange.step(Some(&update(rank, 0, 1000)), &mut parameters).expect_err("they differ");
+            let error = exchange
+                .step(Some(&update(rank, 0, 1000)), &mut parameters)
+                .expect_err("they differ");
             assert!(matches!(error, Error::Mismatch { .. }), "{error}");
             tell(format!("error {error}"));
         }
@@ -241,7 +363,10 @@ fn gives_unevenly(rank: usize, step: usize) -> bool {
 
 fn all_say(ended: &[world::Ended], begin: &str) -> String {
     let said: Vec<&str> = ended.iter().map(|replica| replica.one(begin)).collect();
-    assert!(said.iter().all(|other| other == &said[0]), "{begin}: {said:?}");
+    assert!(
+        said.iter().all(|other| other == &said[0]),
+        "{begin}: {said:?}"
+    );
     said[0].to_owned()
 }
 
@@ -250,9 +375,15 @@ fn replicas_hold_what_one_process_gets_that_sums_in_rank_order() {
     for world_size in [1, 2, 3, 4, 8] {
         let (parameters, residuals) = simulate(world_size, Reduction::Mean, |_, _| true);
         let ended = World::start("steps", world_size).succeed();
-        assert_eq!(all_say(&ended, "parameters"), format!("{:016x}", parameter_hash(&parameters)));
+        assert_eq!(
+            all_say(&ended, "parameters"),
+            format!("{:016x}", parameter_hash(&parameters))
+        );
         for (replica, residual) in ended.iter().zip(&residuals) {
-            assert_eq!(replica.one("residual"), format!("{:016x}", parameter_hash(residual)));
+            assert_eq!(
+                replica.one("residual"),
+                format!("{:016x}", parameter_hash(residual))
+            );
         }
     }
 }
@@ -262,9 +393,15 @@ fn ranks_without_data_keep_their_residual_and_get_the_same_sum() {
     for world_size in [2, 3, 5] {
         let (parameters, residuals) = simulate(world_size, Reduction::Sum, gives_unevenly);
         let ended = World::start("uneven", world_size).succeed();
-        assert_eq!(all_say(&ended, "parameters"), format!("{:016x}", parameter_hash(&parameters)));
+        assert_eq!(
+            all_say(&ended, "parameters"),
+            format!("{:016x}", parameter_hash(&parameters))
+        );
         for (replica, residual) in ended.iter().zip(&residuals) {
-            assert_eq!(replica.one("residual"), format!("{:016x}", parameter_hash(residual)));
+            assert_eq!(
+                replica.one("residual"),
+                format!("{:016x}", parameter_hash(residual))
+            );
         }
     }
 }
@@ -279,7 +416,11 @@ fn replicas_are_identical_whatever_format_density_magnitude_and_path_each_has() 
 
 #[test]
 fn the_smallest_ring_carries_every_record() {
-    let setup = Setup { ring_capacity: 1 << 19, cores: 1, ..Setup::default() };
+    let setup = Setup {
+        ring_capacity: 1 << 19,
+        cores: 1,
+        ..Setup::default()
+    };
     let ended = World::with("formats", 3, &setup).succeed();
     all_say(&ended, "parameters");
 }
@@ -319,12 +460,22 @@ fn a_wrong_length_is_a_local_error_and_publishes_nothing() {
 fn exchanges_that_differ_are_refused_alike_with_every_value() {
     let ended = World::start("disagree", 3).succeed();
     let errors = |ended: &world::Ended| -> Vec<String> {
-        ended.heard.iter().filter_map(|line| line.strip_prefix("error ").map(str::to_owned)).collect()
+        ended
+            .heard
+            .iter()
+            .filter_map(|line| line.strip_prefix("error ").map(str::to_owned))
+            .collect()
     };
     let first = errors(&ended[0]);
     assert_eq!(first.len(), 3);
-    assert!(first[0].contains("length") && first[0].contains("rank 2 has 12"), "{first:?}");
-    assert!(first[1].contains("reduction") && first[1].contains("rank 0 has Sum"), "{first:?}");
+    assert!(
+        first[0].contains("length") && first[0].contains("rank 2 has 12"),
+        "{first:?}"
+    );
+    assert!(
+        first[1].contains("reduction") && first[1].contains("rank 0 has Sum"),
+        "{first:?}"
+    );
     assert!(first[2].contains("policy"), "{first:?}");
     assert!(ended.iter().all(|replica| errors(replica) == first));
 }
@@ -339,5 +490,8 @@ fn two_exchanges_of_one_replica_interleave() {
 fn steps_of_two_exchanges_in_another_order_are_a_mismatch_on_all() {
     let ended = World::start("other order", 2).succeed();
     let error = all_say(&ended, "error");
-    assert!(error.contains("exchange 0") && error.contains("exchange 1"), "{error}");
+    assert!(
+        error.contains("exchange 0") && error.contains("exchange 1"),
+        "{error}"
+    );
 }

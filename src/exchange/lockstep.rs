@@ -6,7 +6,7 @@ use crate::codec::{
     Apply, Budget, CHUNK, ChunkOptions, Format, Path, Record as Message, Unit, canon, payload_len,
 };
 use crate::replica::Error;
-use crate::replica::cause::Cause;
+use crate::replica::Cause;
 use crate::replica::port::{Blocked, Port};
 use crate::replica::progress::Lists;
 use crate::replica::record::{HAS_DATA, HAS_HASH, IS_LAST, Record, RecordKind};

@@ -11,7 +11,7 @@ pub use report::Report;
 
 use crate::codec::policy::{LastStep, PolicyInput, ThresholdPolicy};
 use crate::codec::{Apply, CHUNK, EncodeError, Path, Residual, Unit};
-use crate::replica::cause::Cause;
+use crate::replica::Cause;
 use crate::replica::port::{Port, run};
 use crate::replica::shared::Shared;
 use crate::replica::{Error, Kind, Operation, broadcast, gather};

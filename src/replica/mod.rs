@@ -1,6 +1,6 @@
 //! A replica of a run: joining, rank and world size, and what all replicas do together.
 
-pub mod cause;
+mod cause;
 mod collectives;
 mod error;
 mod handle;
@@ -15,6 +15,7 @@ pub(crate) mod shared;
 pub(crate) mod wait;
 
 pub(crate) use collectives::{broadcast, gather};
+pub use cause::{Cause, LAUNCHER};
 pub use error::Error;
 pub use handle::{BarrierTicket, Replica};
 pub use join::{Builder, DEADLINE, LIFELINE, RANK, SEGMENT, WORLD_SIZE};
