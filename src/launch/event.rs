@@ -46,8 +46,10 @@ impl AsFd for Event {
 /// Waits until one of the descriptors can be read (or is at its end), or `limit` has passed; which ones can.
 /// An interrupted wait is a wait in which nothing came.
 pub(super) fn wait(fds: &[BorrowedFd<'_>], limit: Option<Duration>) -> io::Result<Vec<bool>> {
-    let mut polled: Vec<PollFd<'_>> =
-        fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+    let mut polled: Vec<PollFd<'_>> = fds
+        .iter()
+        .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
+        .collect();
     let timeout = match limit {
         None => PollTimeout::NONE,
         // Rounded up: rounded down, the last millisecond would be spent in a busy loop.

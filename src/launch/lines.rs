@@ -33,7 +33,11 @@ pub(super) struct Lines {
 impl Lines {
     /// `stream`: any number that no other stream on the same page has.
     pub(super) fn new(stream: usize, prefix: Vec<u8>) -> Lines {
-        Lines { stream, prefix, pending: Vec::new() }
+        Lines {
+            stream,
+            prefix,
+            pending: Vec::new(),
+        }
     }
 
     /// Takes the next bytes, and puts on the page what has become whole.
@@ -88,7 +92,8 @@ impl Tail {
             };
             let room = TAIL_WIDTH - self.partial.len();
             self.cut |= text.len() > room;
-            self.partial.extend_from_slice(&text[..text.len().min(room)]);
+            self.partial
+                .extend_from_slice(&text[..text.len().min(room)]);
             if whole {
                 self.close();
             }
@@ -154,7 +159,10 @@ mod tests {
         for _ in 0..10 {
             zero.feed(&[b'x'; 30_000], &mut page);
         }
-        assert!(page.text.len() > 200_000, "pieces are passed on before the line ends");
+        assert!(
+            page.text.len() > 200_000,
+            "pieces are passed on before the line ends"
+        );
         zero.feed(b"\n", &mut page);
         let expected = format!("[0] {}\n", "x".repeat(300_000));
         assert!(text(&page) == expected);
@@ -168,7 +176,10 @@ mod tests {
         zero.feed(&[b'x'; LONGEST + 1], &mut page);
         one.feed(b"short\n", &mut page);
         zero.feed(b"rest\nnext\n", &mut page);
-        let expected = format!("[0] {}\n[1] short\n[0] rest\n[0] next\n", "x".repeat(LONGEST + 1));
+        let expected = format!(
+            "[0] {}\n[1] short\n[0] rest\n[0] next\n",
+            "x".repeat(LONGEST + 1)
+        );
         assert!(text(&page) == expected);
     }
 
@@ -183,7 +194,9 @@ mod tests {
 
     #[test]
     fn any_bytes_in_any_pieces_come_out_unchanged() {
-        let bytes: Vec<u8> = (0..200_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let bytes: Vec<u8> = (0..200_000u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+            .collect();
         for piece in [1, 7, 4096, 65_536, 200_000] {
             let mut page = Page::default();
             let mut only = Lines::new(0, Vec::new());

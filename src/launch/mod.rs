@@ -180,7 +180,10 @@ impl Launch {
         let os = |call| move |source| LaunchError::Os { call, source };
         let stopped = self.stopper.listen().map_err(os("eventfd"))?;
         if self.stopper.asked() > 0 {
-            return Ok(Outcome::never_started(self.stopper.signals().0, began.elapsed()));
+            return Ok(Outcome::never_started(
+                self.stopper.signals().0,
+                began.elapsed(),
+            ));
         }
         let (lifeline, lifeline_end) = spawn::lifeline().map_err(os("pipe"))?;
         let recipe = Recipe {
@@ -202,21 +205,41 @@ impl Launch {
         }
         // This process's copy of the replicas' end is not needed any more.
         drop(recipe);
-        let output = Output::start(pipes, self.prefix).map_err(os("starting the output threads"))?;
+        let output =
+            Output::start(pipes, self.prefix).map_err(os("starting the output threads"))?;
         let grace = self.grace;
         let stopper = &self.stopper;
-        Run { processes, output, world, lifeline, stopper, stopped, grace, began }.supervise()
+        let lifeline = Some(lifeline);
+        Run {
+            processes,
+            output,
+            world,
+            lifeline,
+            stopper,
+            stopped,
+            grace,
+            began,
+        }
+        .supervise()
     }
 }
 
 /// What a failed start means to somebody who typed the program's name.
 fn spawn_error(recipe: &Recipe, rank: usize, source: io::Error) -> LaunchError {
     let given = recipe.env.iter().rev().find(|(key, _)| key == "PATH");
-    let path = given.map(|(_, value)| value.clone()).or_else(|| std::env::var_os("PATH"));
+    let path = given
+        .map(|(_, value)| value.clone())
+        .or_else(|| std::env::var_os("PATH"));
     let found = spawn::find(&recipe.program, path.as_deref());
     let why = match source.raw_os_error() {
-        Some(libc::ENOENT) if found.is_some() => "its interpreter or loader is not there".to_owned(),
-        Some(libc::ENOENT) => return LaunchError::NotFound { program: recipe.program.clone() },
+        Some(libc::ENOENT) if found.is_some() => {
+            "its interpreter or loader is not there".to_owned()
+        }
+        Some(libc::ENOENT) => {
+            return LaunchError::NotFound {
+                program: recipe.program.clone(),
+            };
+        }
         Some(libc::EACCES) if found.as_ref().is_some_and(|found| found.is_dir()) => {
             "it is a directory".to_owned()
         }
@@ -232,7 +255,10 @@ fn spawn_error(recipe: &Recipe, rank: usize, source: io::Error) -> LaunchError {
 /// The system's words without the number behind them.
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_owned()
+    text.split(" (os error")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -248,7 +274,10 @@ mod tests {
 
     #[test]
     fn zero_and_256_replicas_are_typed_errors() {
-        assert!(matches!(Launch::new("true").replicas(0).run(), Err(LaunchError::NoReplicas)));
+        assert!(matches!(
+            Launch::new("true").replicas(0).run(),
+            Err(LaunchError::NoReplicas)
+        ));
         let error = Launch::new("true").replicas(256).run().unwrap_err();
         assert!(matches!(error, LaunchError::TooManyReplicas { asked: 256 }));
         assert_eq!(error.exit_code(), 2);
@@ -268,7 +297,10 @@ mod tests {
         let launch = Launch::new("/nonexistent").replicas(2);
         launch.stopper().stop(libc::SIGTERM);
         let outcome = launch.run().unwrap();
-        assert_eq!((outcome.code, outcome.stopped_by), (143, Some(libc::SIGTERM)));
+        assert_eq!(
+            (outcome.code, outcome.stopped_by),
+            (143, Some(libc::SIGTERM))
+        );
         assert!(outcome.ranks.is_empty());
     }
 }

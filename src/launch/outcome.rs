@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use crate::replica::cause::Cause;
+use crate::replica::Cause;
 
 /// How a run ended. [`Display`](fmt::Display) is the report for people: one screen at most.
 #[derive(Clone, Debug)]
@@ -74,7 +74,13 @@ pub enum How {
 impl Outcome {
     pub(super) fn never_started(signal: i32, elapsed: Duration) -> Outcome {
         let code = 128 + (signal & 0x7f) as u8;
-        Outcome { code, culprit: None, ranks: Vec::new(), stopped_by: Some(signal), elapsed }
+        Outcome {
+            code,
+            culprit: None,
+            ranks: Vec::new(),
+            stopped_by: Some(signal),
+            elapsed,
+        }
     }
 
     /// Whether every rank did its work: the code is 0.
@@ -94,7 +100,12 @@ impl fmt::Display for Outcome {
             Some(culprit) => write!(f, "{culprit}")?,
             None => match self.stopped_by {
                 Some(signal) => {
-                    write!(f, "stopped by {} after {}", signal_name(signal), Seconds(self.elapsed))?;
+                    write!(
+                        f,
+                        "stopped by {} after {}",
+                        signal_name(signal),
+                        Seconds(self.elapsed)
+                    )?;
                 }
                 None => write!(f, "all replicas succeeded in {}", Seconds(self.elapsed))?,
             },
@@ -123,7 +134,12 @@ impl Outcome {
             return Ok(());
         }
         for (at, (text, ranks)) in groups.iter().enumerate() {
-            write!(f, "{}{} {text}", if at == 0 { "\n  " } else { "; " }, Ranks(ranks))?;
+            write!(
+                f,
+                "{}{} {text}",
+                if at == 0 { "\n  " } else { "; " },
+                Ranks(ranks)
+            )?;
         }
         Ok(())
     }
@@ -148,7 +164,12 @@ impl fmt::Display for Culprit {
         write!(f, "rank {} (pid {}) failed first: ", self.rank, self.pid)?;
         match self.status {
             Some(status) => {
-                write!(f, "{} after {}", status_text(Some(status)), Seconds(self.after))?;
+                write!(
+                    f,
+                    "{} after {}",
+                    status_text(Some(status)),
+                    Seconds(self.after)
+                )?;
                 // That a killed process died is said already.
                 if self.cause != Cause::Died || status.success() {
                     write!(f, "; it {}", self.what())?;
@@ -196,7 +217,9 @@ pub(super) fn status_text(status: Option<ExitStatus>) -> String {
     match status.map(|status| (status.code(), status.signal(), status.core_dumped())) {
         Some((Some(code), ..)) => format!("exit code {code}"),
         Some((None, Some(signal), false)) => format!("killed by {}", signal_name(signal)),
-        Some((None, Some(signal), true)) => format!("killed by {}, core dumped", signal_name(signal)),
+        Some((None, Some(signal), true)) => {
+            format!("killed by {}, core dumped", signal_name(signal))
+        }
         _ => "exit status unknown".to_owned(),
     }
 }
@@ -217,7 +240,11 @@ impl fmt::Display for Ranks<'_> {
         let mut rest = self.0;
         let mut separator = " ";
         while let Some(&first) = rest.first() {
-            let run = rest.iter().zip(first..).take_while(|(rank, next)| **rank == *next).count();
+            let run = rest
+                .iter()
+                .zip(first..)
+                .take_while(|(rank, next)| **rank == *next)
+                .count();
             match run {
                 1 => write!(f, "{separator}{first}")?,
                 2 => write!(f, "{separator}{first}, {}", first + 1)?,
@@ -244,7 +271,12 @@ mod tests {
 
     fn end(rank: usize, raw: i32, how: How) -> RankEnd {
         let pid = 21326 + rank as u32;
-        RankEnd { rank, pid, status: Some(ExitStatus::from_raw(raw)), how }
+        RankEnd {
+            rank,
+            pid,
+            status: Some(ExitStatus::from_raw(raw)),
+            how,
+        }
     }
 
     fn culprit(cause: Cause, status: Option<i32>) -> Culprit {
@@ -289,7 +321,10 @@ rank 1 (pid 21327) failed first: exit code 3 after 0.5 s
     fn the_cause_is_said_where_the_status_does_not_tell() {
         let text = |cause, status| culprit(cause, status).to_string();
         let first = "rank 1 (pid 21327) failed first: ";
-        assert_eq!(text(Cause::Died, Some(9)), format!("{first}killed by SIGKILL after 0.5 s"));
+        assert_eq!(
+            text(Cause::Died, Some(9)),
+            format!("{first}killed by SIGKILL after 0.5 s")
+        );
         assert_eq!(
             text(Cause::NeverJoined, Some(0)),
             format!("{first}exit code 0 after 0.5 s; it ended without joining")
@@ -299,14 +334,20 @@ rank 1 (pid 21327) failed first: exit code 3 after 0.5 s
             format!("{first}exit code 0 after 0.5 s; it had not left the run")
         );
         let stopped = text(Cause::TimedOut, None);
-        assert!(stopped.contains("it did not go on within the deadline (seen after 0.5 s); its process did not end"));
+        assert!(stopped.contains(
+            "it did not go on within the deadline (seen after 0.5 s); its process did not end"
+        ));
     }
 
     #[test]
     fn an_abort_says_its_reason() {
         let mut culprit = culprit(Cause::Aborted, Some(1 << 8));
         culprit.reason = "loss is nan".to_owned();
-        assert!(culprit.to_string().ends_with("; it aborted the run: loss is nan"));
+        assert!(
+            culprit
+                .to_string()
+                .ends_with("; it aborted the run: loss is nan")
+        );
     }
 
     #[test]
@@ -323,6 +364,9 @@ rank 1 (pid 21327) failed first: exit code 3 after 0.5 s
     fn ranks_are_listed_in_short() {
         assert_eq!(Ranks(&[3]).to_string(), "rank 3");
         assert_eq!(Ranks(&[0, 2]).to_string(), "ranks 0, 2");
-        assert_eq!(Ranks(&[0, 1, 3, 4, 5, 6, 9]).to_string(), "ranks 0, 1, 3-6, 9");
+        assert_eq!(
+            Ranks(&[0, 1, 3, 4, 5, 6, 9]).to_string(),
+            "ranks 0, 1, 3-6, 9"
+        );
     }
 }

@@ -66,7 +66,11 @@ impl Output {
         let mut of_out = Vec::with_capacity(pipes.len());
         let mut of_err = Vec::with_capacity(pipes.len());
         for (rank, (out, err)) in pipes.into_iter().enumerate() {
-            let prefix = if prefix { format!("[{rank}] ").into_bytes() } else { Vec::new() };
+            let prefix = if prefix {
+                format!("[{rank}] ").into_bytes()
+            } else {
+                Vec::new()
+            };
             of_out.push(Source::new(rank, 2 * rank, prefix.clone(), out)?);
             of_err.push(Source::new(rank, 2 * rank + 1, prefix, err)?);
         }
@@ -89,7 +93,13 @@ impl Output {
         page: Arc<Mutex<Page>>,
     ) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
-        let collector = Collector { kind, sources, page, shared, closed: false };
+        let collector = Collector {
+            kind,
+            sources,
+            page,
+            shared,
+            closed: false,
+        };
         let thread = std::thread::Builder::new().name(name.to_owned());
         // Not joined: it may hang in a write to somebody who has stopped reading. `done` tells.
         thread.spawn(move || collector.run()).map(drop)
@@ -102,12 +112,18 @@ impl Output {
 
     /// Nobody can write to the pipes any more, and all that was in them is written.
     pub(super) fn drained(&self) -> bool {
-        self.shared.drained.iter().all(|drained| drained.load(Ordering::Acquire))
+        self.shared
+            .drained
+            .iter()
+            .all(|drained| drained.load(Ordering::Acquire))
     }
 
     /// Both threads have written their last.
     pub(super) fn done(&self) -> bool {
-        self.shared.done.iter().all(|done| done.load(Ordering::Acquire))
+        self.shared
+            .done
+            .iter()
+            .all(|done| done.load(Ordering::Acquire))
     }
 
     /// Writes what is in the pipes now, then closes them, whoever still holds their other ends.
@@ -123,7 +139,11 @@ impl Output {
 
     /// The last lines of a rank's standard error.
     pub(super) fn tail(&self, rank: usize) -> Vec<String> {
-        self.shared.tails.get(rank).map(|tail| lock(tail).lines()).unwrap_or_default()
+        self.shared
+            .tails
+            .get(rank)
+            .map(|tail| lock(tail).lines())
+            .unwrap_or_default()
     }
 }
 
@@ -157,7 +177,11 @@ impl Source {
         if rc != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Source { rank, fd, lines: Lines::new(stream, prefix) })
+        Ok(Source {
+            rank,
+            fd,
+            lines: Lines::new(stream, prefix),
+        })
     }
 
     /// The next bytes; 0 at the end, `None` if there are none now.
@@ -165,7 +189,11 @@ impl Source {
         loop {
             // SAFETY: the buffer is valid for writes of its length and outlives the call.
             let read = unsafe {
-                libc::read(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len())
+                libc::read(
+                    self.fd.as_raw_fd(),
+                    buffer.as_mut_ptr().cast(),
+                    buffer.len(),
+                )
             };
             if let Ok(read) = usize::try_from(read) {
                 return Some(read);
@@ -286,7 +314,8 @@ impl Collector {
             Kind::Out => {
                 let mut file = io::stdout().lock();
                 // What the program itself has begun to print comes first.
-                file.flush().and_then(|()| write_all(file.as_fd(), &page.text))
+                file.flush()
+                    .and_then(|()| write_all(file.as_fd(), &page.text))
             }
             Kind::Err => write_all(io::stderr().lock().as_fd(), &page.text),
         };
@@ -294,7 +323,8 @@ impl Collector {
         if let Err(error) = written {
             self.closed = true;
             if self.kind == Kind::Out && error.kind() != io::ErrorKind::BrokenPipe {
-                let line = format!("standard output: {error}: the replicas' output is lost from here on");
+                let line =
+                    format!("standard output: {error}: the replicas' output is lost from here on");
                 self.shared.say(&line);
             }
         }
@@ -309,7 +339,10 @@ fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
             Err(nix::errno::Errno::EINTR) => {}
             // Somebody made the file non-blocking for himself, and with it for us.
             Err(nix::errno::Errno::EAGAIN) => {
-                match poll(&mut [PollFd::new(file, PollFlags::POLLOUT)], PollTimeout::NONE) {
+                match poll(
+                    &mut [PollFd::new(file, PollFlags::POLLOUT)],
+                    PollTimeout::NONE,
+                ) {
                     Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                     Err(errno) => return Err(errno.into()),
                 }

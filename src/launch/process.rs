@@ -128,7 +128,10 @@ pub(super) struct Processes {
 
 impl Processes {
     pub(super) fn new() -> Processes {
-        Processes { list: Vec::new(), owner: std::process::id() }
+        Processes {
+            list: Vec::new(),
+            owner: std::process::id(),
+        }
     }
 
     /// Kills what is left of every group, and reaps the leaders.
@@ -223,7 +226,11 @@ mod tests {
     use std::process::Command;
 
     fn start(script: &str, pidfds: bool) -> Processes {
-        let child = Command::new("/bin/sh").args(["-c", script]).process_group(0).spawn().unwrap();
+        let child = Command::new("/bin/sh")
+            .args(["-c", script])
+            .process_group(0)
+            .spawn()
+            .unwrap();
         let mut processes = Processes::new();
         processes.list.push(Process::new(child.id(), pidfds));
         processes
@@ -251,7 +258,10 @@ mod tests {
             assert_eq!(processes.list[0].pidfd().is_some(), pidfds);
             assert_eq!(ended(&mut processes).status.unwrap().code(), Some(7));
             let mut processes = start("kill -SEGV $$", pidfds);
-            assert_eq!(ended(&mut processes).status.unwrap().signal(), Some(libc::SIGSEGV));
+            assert_eq!(
+                ended(&mut processes).status.unwrap().signal(),
+                Some(libc::SIGSEGV)
+            );
         }
     }
 

@@ -55,9 +55,11 @@ pub(super) fn spawn(recipe: &Recipe, rank: usize) -> io::Result<Spawned> {
     unsafe { command.pre_exec(move || prepare(launcher, lifeline)) };
     let mut child = command.spawn()?;
     match (child.stdout.take(), child.stderr.take()) {
-        (Some(stdout), Some(stderr)) => {
-            Ok(Spawned { pid: child.id(), stdout: stdout.into(), stderr: stderr.into() })
-        }
+        (Some(stdout), Some(stderr)) => Ok(Spawned {
+            pid: child.id(),
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+        }),
         _ => Err(io::Error::other("the child has no pipes")),
     }
 }
@@ -110,7 +112,10 @@ pub(super) fn lifeline() -> io::Result<(Lifeline, LifelineEnd)> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the call has just made this descriptor, and nobody else has it.
-    Ok((Lifeline(writer), LifelineEnd(unsafe { OwnedFd::from_raw_fd(fd) })))
+    Ok((
+        Lifeline(writer),
+        LifelineEnd(unsafe { OwnedFd::from_raw_fd(fd) }),
+    ))
 }
 
 /// Where `exec` finds `program`, if anywhere: as it stands if it has a slash, else in the directories of `path`.
@@ -123,7 +128,9 @@ pub(super) fn find(program: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
         return None;
     }
     let path = path.unwrap_or(OsStr::new("/bin:/usr/bin"));
-    std::env::split_paths(path).map(|folder| folder.join(program)).find(|found| found.exists())
+    std::env::split_paths(path)
+        .map(|folder| folder.join(program))
+        .find(|found| found.exists())
 }
 
 #[cfg(test)]
@@ -133,8 +140,14 @@ mod tests {
     #[test]
     fn a_program_is_found_as_exec_finds_it() {
         let path = OsStr::new("/nowhere:/bin");
-        assert_eq!(find(OsStr::new("sh"), Some(path)), Some(PathBuf::from("/bin/sh")));
-        assert_eq!(find(OsStr::new("/bin/sh"), None), Some(PathBuf::from("/bin/sh")));
+        assert_eq!(
+            find(OsStr::new("sh"), Some(path)),
+            Some(PathBuf::from("/bin/sh"))
+        );
+        assert_eq!(
+            find(OsStr::new("/bin/sh"), None),
+            Some(PathBuf::from("/bin/sh"))
+        );
         assert_eq!(find(OsStr::new("no-such-program"), Some(path)), None);
         assert_eq!(find(OsStr::new("./sh"), Some(path)), None);
         assert_eq!(find(OsStr::new(""), Some(path)), None);

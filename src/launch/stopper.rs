@@ -41,9 +41,15 @@ impl Stopper {
     ///
     /// A number that is not a signal's counts as `SIGTERM`.
     pub fn stop(&self, signal: i32) {
-        let signal = if (1..=64).contains(&signal) { signal } else { libc::SIGTERM };
+        let signal = if (1..=64).contains(&signal) {
+            signal
+        } else {
+            libc::SIGTERM
+        };
         let shared = &*self.0;
-        let _ = shared.first.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = shared
+            .first
+            .compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
         shared.last.store(signal, Ordering::SeqCst);
         shared.asked.fetch_add(1, Ordering::SeqCst);
         // Against the fence in `listen`: either this call sees the event, or the run sees the count.
@@ -63,7 +69,10 @@ impl Stopper {
             let _ = self.0.event.set(Event::new()?);
         }
         fence(Ordering::SeqCst);
-        self.0.event.get().ok_or_else(|| io::Error::other("no event"))
+        self.0
+            .event
+            .get()
+            .ok_or_else(|| io::Error::other("no event"))
     }
 
     /// How often a stop was asked for.
@@ -73,7 +82,10 @@ impl Stopper {
 
     /// The first signal and the last one so far, once a stop was asked for.
     pub(super) fn signals(&self) -> (i32, i32) {
-        (self.0.first.load(Ordering::SeqCst), self.0.last.load(Ordering::SeqCst))
+        (
+            self.0.first.load(Ordering::SeqCst),
+            self.0.last.load(Ordering::SeqCst),
+        )
     }
 }
 
@@ -88,9 +100,15 @@ mod tests {
         let stopper = Stopper::new();
         stopper.clone().stop(libc::SIGINT);
         let event = stopper.listen().unwrap();
-        assert_eq!((stopper.asked(), stopper.signals()), (1, (libc::SIGINT, libc::SIGINT)));
+        assert_eq!(
+            (stopper.asked(), stopper.signals()),
+            (1, (libc::SIGINT, libc::SIGINT))
+        );
         stopper.stop(libc::SIGTERM);
-        assert_eq!((stopper.asked(), stopper.signals()), (2, (libc::SIGINT, libc::SIGTERM)));
+        assert_eq!(
+            (stopper.asked(), stopper.signals()),
+            (2, (libc::SIGINT, libc::SIGTERM))
+        );
         assert_eq!(wait(&[event.as_fd()], None).unwrap(), [true]);
     }
 

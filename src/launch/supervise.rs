@@ -5,15 +5,13 @@ use std::time::{Duration, Instant};
 
 use super::error::LaunchError;
 use super::event::{Event, wait};
-use super::outcome::{
-    Culprit, How, Outcome, RankEnd, Ranks, exit_code, signal_name, status_text,
-};
+use super::outcome::{Culprit, How, Outcome, RankEnd, Ranks, exit_code, signal_name, status_text};
 use super::output::Output;
 use super::process::{POLL, Process, Processes};
 use super::spawn::Lifeline;
 use super::stopper::Stopper;
 use super::world::{Seat, World};
-use crate::replica::cause::Cause;
+use crate::replica::Cause;
 
 /// How long the culprit may take to end by itself: a killed large process is reaped last.
 const CULPRIT: Duration = Duration::from_secs(5);
@@ -31,8 +29,8 @@ pub(super) struct Run<'a> {
     pub(super) processes: Processes,
     pub(super) output: Output,
     pub(super) world: World,
-    /// Held until the last replica has ended.
-    pub(super) lifeline: Lifeline,
+    /// Held until the last rank has ended.
+    pub(super) lifeline: Option<Lifeline>,
     pub(super) stopper: &'a Stopper,
     pub(super) stopped: &'a Event,
     pub(super) grace: Duration,
@@ -46,7 +44,10 @@ enum Phase {
     /// A rank has failed; the others have been asked to stop.
     Failing(Blame),
     /// A stop was asked for from outside.
-    Stopping { signal: i32, at: Instant },
+    Stopping {
+        signal: i32,
+        at: Instant,
+    },
 }
 
 /// Who is to blame.
@@ -73,8 +74,13 @@ struct Watch {
 impl Run<'_> {
     /// Until the last replica has ended; then cleans up.
     pub(super) fn supervise(mut self) -> Result<Outcome, LaunchError> {
-        let mut watch =
-            Watch { phase: Phase::Running, early: Vec::new(), heeded: 0, hurry: false, told: false };
+        let mut watch = Watch {
+            phase: Phase::Running,
+            early: Vec::new(),
+            heeded: 0,
+            hurry: false,
+            told: false,
+        };
         loop {
             for rank in 0..self.processes.list.len() {
                 if self.processes.list[rank].look() {
@@ -131,7 +137,11 @@ impl Run<'_> {
             return;
         };
         let (culprit, cause) = self.world.culprit().unwrap_or((rank, Cause::Died));
-        watch.phase = Phase::Failing(Blame { rank: culprit, cause, at: Instant::now() });
+        watch.phase = Phase::Failing(Blame {
+            rank: culprit,
+            cause,
+            at: Instant::now(),
+        });
         for (rank, process) in self.processes.list.iter_mut().enumerate() {
             // The culprit's own end is its exit code: it is not cut short yet.
             if rank != culprit || process.end.is_some() {
@@ -149,7 +159,10 @@ impl Run<'_> {
         let (first, last) = self.stopper.signals();
         let again = match watch.phase {
             Phase::Running => {
-                watch.phase = Phase::Stopping { signal: first, at: Instant::now() };
+                watch.phase = Phase::Stopping {
+                    signal: first,
+                    at: Instant::now(),
+                };
                 for process in &mut self.processes.list {
                     process.signal(first);
                 }
@@ -167,8 +180,14 @@ impl Run<'_> {
         watch.heeded = asked;
         if again && !watch.hurry {
             watch.hurry = true;
-            self.output.say(&format!("{}: the replicas are killed", signal_name(last)));
-            for process in self.processes.list.iter_mut().filter(|process| process.is_running()) {
+            self.output
+                .say(&format!("{}: the replicas are killed", signal_name(last)));
+            for process in self
+                .processes
+                .list
+                .iter_mut()
+                .filter(|process| process.is_running())
+            {
                 process.signal(libc::SIGKILL);
             }
         }
@@ -212,9 +231,15 @@ impl Run<'_> {
 
     /// Says why nothing happens.
     fn tell(&self, blame: Blame) {
-        let running: Vec<usize> =
-            (0..self.processes.list.len()).filter(|rank| self.processes.list[*rank].is_running()).collect();
-        let what = match self.processes.list.get(blame.rank).and_then(|process| process.end) {
+        let running: Vec<usize> = (0..self.processes.list.len())
+            .filter(|rank| self.processes.list[*rank].is_running())
+            .collect();
+        let what = match self
+            .processes
+            .list
+            .get(blame.rank)
+            .and_then(|process| process.end)
+        {
             Some(end) => status_text(end.status),
             None => blame.cause.to_string(),
         };
@@ -228,7 +253,12 @@ impl Run<'_> {
 
     /// Until something has happened or falls due.
     fn sleep(&self, watch: &Watch) -> Result<(), LaunchError> {
-        let running = || self.processes.list.iter().filter(|process| process.is_running());
+        let running = || {
+            self.processes
+                .list
+                .iter()
+                .filter(|process| process.is_running())
+        };
         let now = Instant::now();
         let mut due: Vec<Instant> = Vec::new();
         due.extend(running().filter_map(|process| killed_at(process, self.grace)));
@@ -249,7 +279,10 @@ impl Run<'_> {
         let limit = due.iter().min().map(|at| at.duration_since(now));
         let mut fds = vec![self.stopped.as_fd()];
         fds.extend(running().filter_map(Process::pidfd));
-        wait(&fds, limit).map_err(|source| LaunchError::Os { call: "poll", source })?;
+        wait(&fds, limit).map_err(|source| LaunchError::Os {
+            call: "poll",
+            source,
+        })?;
         Ok(())
     }
 
@@ -265,7 +298,11 @@ impl Run<'_> {
             Phase::Stopping { .. } => None,
             Phase::Running => {
                 let culprit = self.world.culprit();
-                culprit.map(|(rank, cause)| Blame { rank, cause, at: Instant::now() })
+                culprit.map(|(rank, cause)| Blame {
+                    rank,
+                    cause,
+                    at: Instant::now(),
+                })
             }
         };
         let mut heeded = watch.heeded;
@@ -273,6 +310,8 @@ impl Run<'_> {
             // A `tee` behind a replica, for example, ends by itself as soon as it has written all.
             self.wait_for(Output::drained, Some(LAST_WORDS), &mut heeded);
         }
+        // Whoever has joined and outlives its rank in a group of its own hangs up with this.
+        self.lifeline = None;
         self.processes.finish();
         self.output.finish();
         let limit = match (watch.hurry, heeded) {
@@ -293,7 +332,13 @@ impl Run<'_> {
             (None, Some(signal)) => 128 + (signal & 0x7f) as u8,
             (None, None) => 0,
         };
-        Outcome { code, culprit, ranks, stopped_by, elapsed }
+        Outcome {
+            code,
+            culprit,
+            ranks,
+            stopped_by,
+            elapsed,
+        }
     }
 
     /// Until the output threads are so far, the limit has passed, or one more stop is asked for.
@@ -336,20 +381,32 @@ impl Run<'_> {
     }
 
     fn rank_ends(&self, culprit: Option<usize>, stopped_by: Option<i32>) -> Vec<RankEnd> {
-        let ends = self.processes.list.iter().enumerate().map(|(rank, process)| {
-            let status = process.end.and_then(|end| end.status);
-            let code = exit_code(status);
-            let by_signal = |signal: i32| code == 128 + (signal & 0x7f) as u8 || code == 128 + libc::SIGKILL as u8;
-            let how = match process.end {
-                _ if culprit == Some(rank) => How::Failed,
-                _ if status.is_some_and(|status| status.success()) => How::Succeeded,
-                _ if stopped_by.is_some() => How::StoppedByUs,
-                Some(end) if end.signalled.is_some_and(by_signal) => How::StoppedByUs,
-                None => How::StoppedByUs,
-                Some(_) => How::FailedBecauseOfAnother,
-            };
-            RankEnd { rank, pid: process.pid(), status, how }
-        });
+        let ends = self
+            .processes
+            .list
+            .iter()
+            .enumerate()
+            .map(|(rank, process)| {
+                let status = process.end.and_then(|end| end.status);
+                let code = exit_code(status);
+                let by_signal = |signal: i32| {
+                    code == 128 + (signal & 0x7f) as u8 || code == 128 + libc::SIGKILL as u8
+                };
+                let how = match process.end {
+                    _ if culprit == Some(rank) => How::Failed,
+                    _ if status.is_some_and(|status| status.success()) => How::Succeeded,
+                    _ if stopped_by.is_some() => How::StoppedByUs,
+                    Some(end) if end.signalled.is_some_and(by_signal) => How::StoppedByUs,
+                    None => How::StoppedByUs,
+                    Some(_) => How::FailedBecauseOfAnother,
+                };
+                RankEnd {
+                    rank,
+                    pid: process.pid(),
+                    status,
+                    how,
+                }
+            });
         ends.collect()
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::error::LaunchError;
-use crate::replica::cause::Cause;
+use crate::replica::Cause;
 use crate::shm::life::{Holder, Keeper};
 use crate::shm::poison::Verdict;
 use crate::shm::seat::Seated;
@@ -30,11 +30,23 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn create(world_size: usize, ring_capacity: usize) -> Result<World, LaunchError> {
-        let segment = Segment::create(&Config { world_size, ring_capacity, cores: cores() })?;
+        let segment = Segment::create(&Config {
+            world_size,
+            ring_capacity,
+            cores: cores(),
+        })?;
         // From here on dropping it removes the name.
-        let mut world = World { segment: Arc::new(segment), keeper: None, owner: std::process::id() };
-        let keeper = Keeper::start(Arc::clone(&world.segment), Holder::Launcher, None)
-            .map_err(|source| LaunchError::Os { call: "starting the engine thread", source })?;
+        let mut world = World {
+            segment: Arc::new(segment),
+            keeper: None,
+            owner: std::process::id(),
+        };
+        let keeper = Keeper::start(Arc::clone(&world.segment), Holder::Launcher, None).map_err(
+            |source| LaunchError::Os {
+                call: "starting the engine thread",
+                source,
+            },
+        )?;
         world.keeper = Some(keeper);
         Ok(world)
     }
@@ -59,7 +71,9 @@ impl World {
     /// Ends the run for all that wait in it: `rank` is to blame, unless somebody else is already.
     pub(super) fn poison(&self, rank: usize, cause: Cause) {
         // At most 255 replicas, so the rank fits.
-        self.segment.poison().set(Verdict::new(rank as u8, cause as u8, 0));
+        self.segment
+            .poison()
+            .set(Verdict::new(rank as u8, cause as u8, 0));
         self.segment.barrier().poison();
         self.segment.bells().ring();
     }
