@@ -7,7 +7,7 @@
 //! use gradring::launch::Launch;
 //!
 //! fn main() -> Result<(), gradring::launch::LaunchError> {
-//!     if std::env::var_os("GRADRING_RANK").is_some() {
+//!     if gradring::Replica::is_replica() {
 //!         train(); // calls Replica::join()
 //!         return Ok(());
 //!     }
@@ -34,7 +34,7 @@ mod stopper;
 mod supervise;
 mod world;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -50,8 +50,7 @@ use world::World;
 
 /// The grace time unless another is given.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
-/// The capacity of each replica's ring unless another is given, in bytes.
-pub const DEFAULT_RING_CAPACITY: usize = 1 << 20;
+pub use crate::shm::layout::DEFAULT_RING_CAPACITY;
 
 /// A run to be started: which program, with what, how many times.
 ///
@@ -146,7 +145,7 @@ impl Launch {
 
     /// How long a replica waits for others without any progress before that is an error.
     pub fn deadline(self, deadline: Duration) -> Launch {
-        self.env("GRADRING_DEADLINE", deadline.as_secs_f64().to_string())
+        self.env(crate::replica::DEADLINE, deadline.as_secs_f64().to_string())
     }
 
     /// Whether `[rank] ` stands before each line that a replica writes. Default yes.
@@ -210,6 +209,10 @@ impl Launch {
             Output::start(pipes, self.prefix).map_err(os("starting the output threads"))?;
         let grace = self.grace;
         let stopper = &self.stopper;
+<<<<<<< HEAD
+=======
+        let lifeline = Some(lifeline);
+>>>>>>> 5feb50d6496e9d49c64757daa19e6d9b5e89f74d
         Run {
             processes,
             output,
@@ -267,10 +270,14 @@ mod tests {
 
     /// Sees only the clock, as on a kernel without pidfd_open.
     fn without_pidfds(script: &str) -> Launch {
+<<<<<<< HEAD
         let mut launch = Launch::new("/bin/sh")
             .arg("-c")
             .arg(OsStr::new(script))
             .replicas(2);
+=======
+        let mut launch = Launch::new("/bin/sh").arg("-c").arg(script).replicas(2);
+>>>>>>> 5feb50d6496e9d49c64757daa19e6d9b5e89f74d
         launch.pidfds = false;
         launch
     }

@@ -29,8 +29,8 @@ pub(super) struct Run<'a> {
     pub(super) processes: Processes,
     pub(super) output: Output,
     pub(super) world: World,
-    /// Held until the last replica has ended.
-    pub(super) lifeline: Lifeline,
+    /// Held until the last rank has ended.
+    pub(super) lifeline: Option<Lifeline>,
     pub(super) stopper: &'a Stopper,
     pub(super) stopped: &'a Event,
     pub(super) grace: Duration,
@@ -289,8 +289,8 @@ impl Run<'_> {
     /// All have ended. Nothing stays: no name, no process, no thread that could still write.
     fn finish(mut self, watch: Watch) -> Outcome {
         let elapsed = self.began.elapsed();
-        if let Err(error) = self.world.unlink() {
-            self.output.say(&format!("{}: {error}", self.world.name()));
+        if let Err(error) = self.world.close() {
+            self.output.say(&error.to_string());
         }
         // Who catches every error and exits with 0 has not succeeded all the same.
         let blame = match watch.phase {
@@ -310,6 +310,8 @@ impl Run<'_> {
             // A `tee` behind a replica, for example, ends by itself as soon as it has written all.
             self.wait_for(Output::drained, Some(LAST_WORDS), &mut heeded);
         }
+        // Whoever has joined and outlives its rank in a group of its own hangs up with this.
+        self.lifeline = None;
         self.processes.finish();
         self.output.finish();
         let limit = match (watch.hurry, heeded) {
