@@ -209,10 +209,7 @@ impl Launch {
             Output::start(pipes, self.prefix).map_err(os("starting the output threads"))?;
         let grace = self.grace;
         let stopper = &self.stopper;
-<<<<<<< HEAD
-=======
         let lifeline = Some(lifeline);
->>>>>>> 5feb50d6496e9d49c64757daa19e6d9b5e89f74d
         Run {
             processes,
             output,
@@ -270,14 +267,7 @@ mod tests {
 
     /// Sees only the clock, as on a kernel without pidfd_open.
     fn without_pidfds(script: &str) -> Launch {
-<<<<<<< HEAD
-        let mut launch = Launch::new("/bin/sh")
-            .arg("-c")
-            .arg(OsStr::new(script))
-            .replicas(2);
-=======
         let mut launch = Launch::new("/bin/sh").arg("-c").arg(script).replicas(2);
->>>>>>> 5feb50d6496e9d49c64757daa19e6d9b5e89f74d
         launch.pidfds = false;
         launch
     }
