@@ -10,6 +10,8 @@ use super::encode::EncodeError;
 pub const RUN: usize = 64;
 /// Runs begin at multiples of this, so that a run of a vector that does so too lies in whole lines.
 const LINE: usize = 16;
+/// Runs that are asked for ahead of the one that is read: they lie too far apart for the hardware to guess.
+const AHEAD: usize = 8;
 
 pub(super) fn magnitudes(
     kernels: Kernels,
@@ -33,12 +35,20 @@ pub(super) fn magnitudes(
         }
         Some(starts) => {
             out.reserve(starts.len() * RUN);
+            let run = |start: usize| start..start + RUN;
+            let ask = |start: usize| {
+                kernels.ask(&residual[run(start)]);
+                kernels.ask(&update[run(start)]);
+            };
+            let mut asked = starts.clone();
+            for start in asked.by_ref().take(AHEAD) {
+                ask(start);
+            }
             for start in starts {
-                kernels.magnitudes(
-                    &residual[start..start + RUN],
-                    &update[start..start + RUN],
-                    out,
-                );
+                if let Some(start) = asked.next() {
+                    ask(start);
+                }
+                kernels.magnitudes(&residual[run(start)], &update[run(start)], out);
             }
         }
     }
@@ -50,7 +60,7 @@ fn runs(
     elements: usize,
     wanted: usize,
     phase: u64,
-) -> Option<impl ExactSizeIterator<Item = usize>> {
+) -> Option<impl ExactSizeIterator<Item = usize> + Clone> {
     let count = wanted.div_ceil(RUN);
     let lines = elements / LINE;
     let free = lines.checked_sub(count * (RUN / LINE))?;

@@ -14,9 +14,10 @@ pub(super) static TABLE: Table = Table {
     sparse,
     bitmap,
     clamp,
-    apply_sparse: scalar::apply_sparse,
+    apply_sparse,
     apply_bitmap,
     magnitudes,
+    ask,
 };
 
 /// Elements of a vector.
@@ -314,11 +315,9 @@ fn sparse(
 fn ahead(update: *const f32, residual: *const f32, at: usize) {
     for line in [0, 16] {
         let at = at + AHEAD + line;
-        // SAFETY: a prefetch reads nothing that could be seen, wherever it points.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(update.wrapping_add(at).cast());
-            _mm_prefetch::<_MM_HINT_T0>(residual.wrapping_add(at).cast());
-        }
+        // Nothing is read that could be seen, wherever these point.
+        _mm_prefetch::<_MM_HINT_T0>(update.wrapping_add(at).cast());
+        _mm_prefetch::<_MM_HINT_T0>(residual.wrapping_add(at).cast());
     }
 }
 
@@ -428,6 +427,43 @@ fn clamp(residual: &mut [f32], bound: f32) -> f64 {
 #[target_feature(enable = "avx2")]
 fn magnitudes(residual: &[f32], update: &[f32], out: &mut Vec<f32>) {
     scalar::magnitudes(residual, update, out);
+}
+
+/// How many hits ahead of the one that is applied memory is asked for.
+const HITS_AHEAD: usize = 16;
+
+/// # Safety
+/// Each hit's index is below `target.len()`.
+#[target_feature(enable = "avx2")]
+unsafe fn apply_sparse(hits: &[u8], x: f32, target: &mut [f32]) -> u32 {
+    let start = target.as_ptr();
+    let code = |code: &[u8]| u16::from_le_bytes([code[0], code[1]]);
+    let ask = |code: u16| {
+        let place = start.wrapping_add(usize::from(code & !NEGATIVE));
+        _mm_prefetch::<_MM_HINT_T0>(place.cast());
+    };
+    let ahead = hits.len().min(CODE * HITS_AHEAD);
+    hits[..ahead]
+        .chunks_exact(CODE)
+        .for_each(|hit| ask(code(hit)));
+    let mut not_finite = 0;
+    for (hit, later) in hits
+        .chunks_exact(CODE)
+        .zip(hits[ahead..].chunks_exact(CODE))
+    {
+        ask(code(later));
+        // SAFETY: the caller's promise.
+        not_finite += unsafe { scalar::apply_hit(code(hit), x, target) };
+    }
+    // SAFETY: the caller's promise.
+    not_finite + unsafe { scalar::apply_sparse(&hits[hits.len() - ahead..], x, target) }
+}
+
+#[target_feature(enable = "avx2")]
+fn ask(slice: &[f32]) {
+    for line in slice.chunks(16) {
+        _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+    }
 }
 
 /// Bitmaps with fewer hits than one in this many elements are applied bit by bit.
