@@ -39,24 +39,19 @@ struct Run {
     #[arg(short = 'n', long = "replicas", value_name = "N")]
     replicas: usize,
     /// How many seconds a replica that is asked to stop may take before it is killed.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30", allow_negative_numbers = true)]
     grace: Duration,
     /// Size of each replica's ring in shared memory, a power of two; K, M and G are understood.
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "1M")]
     ring: usize,
     /// How many seconds a replica waits for another one that makes no progress before that is an error [default: 600].
-    #[arg(long, value_name = "SECONDS", value_parser = seconds_above_0)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds_above_0, allow_negative_numbers = true)]
     deadline: Option<Duration>,
     /// Pass the replicas' lines on without [rank] in front.
     #[arg(long)]
     no_prefix: bool,
     /// The program, and what it is called with.
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "PROGRAM"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
