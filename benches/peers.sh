@@ -7,7 +7,7 @@
 # Installs nothing. A peer that is missing is reported as NOT RUN, with the reason; what there is, is run.
 # Debian and Ubuntu have them: apt-get install openmpi-bin libopenmpi-dev python3-torch
 #
-# ROUNDS (5), SIZES ("1000000 25557032"), REPLICAS ("2 4"), DENSITIES ("1e-3 1e-2") and PYTHON may be set.
+# ROUNDS (5), SIZES ("1000000 25557032"), REPLICAS ("2 4"), DENSITIES ("0.001 0.01") and PYTHON may be set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,10 +25,11 @@ done
 rounds=${ROUNDS:-5}
 sizes=${SIZES:-1000000 25557032}
 worlds=${REPLICAS:-2 4}
-densities=${DENSITIES:-1e-3 1e-2}
+densities=${DENSITIES:-0.001 0.01}
 repeats=7
 if [ -n "$quick" ]; then
-  rounds=1 sizes=${SIZES:-1000000} repeats=2
+  # The bench's own size in a smoke run.
+  rounds=1 sizes=100000 repeats=2
 fi
 
 work=$(mktemp -d)
@@ -121,6 +122,7 @@ peers() {
   fi
 }
 
+# Built before the first round, so that it is not a peer's neighbour.
 cargo bench --quiet --no-run --bench step --bench shm
 for ((round = 1; round <= rounds; round++)); do
   echo "round $round of $rounds" >&2
@@ -130,9 +132,9 @@ for ((round = 1; round <= rounds; round++)); do
     keep "$group" "$group" "$seconds"
     peers "$world" barrier 2000 100 "$group"
     for size in $sizes; do
-      group="all-reduce of $size f32, $world replicas"
+      group="all-reduce, $world replicas, $size elements"
       for density in $densities; do
-        name="step, $size elements, density $density, $world replicas"
+        name="step, $world replicas, $size elements, density $density"
         seconds=$(ours step "$name")
         keep "$name" "$group" "$seconds"
       done
