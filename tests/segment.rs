@@ -526,12 +526,12 @@ fn every_byte_of_the_header_flipped_is_refused_and_the_right_one_accepted() {
     let length = page.iter().rposition(|byte| *byte != 0).unwrap() + 1;
     assert!(length > 100);
     let mut reasons = HashSet::new();
-    for i in 0..length {
-        file.write_all_at(&[!page[i]], i as u64).unwrap();
+    for (i, byte) in page[..length].iter().enumerate() {
+        file.write_all_at(&[!byte], i as u64).unwrap();
         let (what, expected, found) = refusal(open_now(name, 2), name);
         assert_ne!(expected, found, "{what}");
         reasons.insert(what);
-        file.write_all_at(&[page[i]], i as u64).unwrap();
+        file.write_all_at(&[*byte], i as u64).unwrap();
     }
     for reason in [
         "magic",
@@ -886,19 +886,7 @@ fn interrupted() {
     );
     // SAFETY: the handler only adds to an atomic.
     unsafe { sigaction(Signal::SIGALRM, &action) }.unwrap();
-    let each = libc::timeval {
-        tv_sec: 0,
-        tv_usec: 300,
-    };
-    let timer = libc::itimerval {
-        it_interval: each,
-        it_value: each,
-    };
-    // SAFETY: a valid timer; no old value is asked for.
-    assert_eq!(
-        unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) },
-        0
-    );
+    alarm_every(300);
     // Large enough to be interrupted many times each.
     let config = Config {
         ring_capacity: 16 << 20,
@@ -910,19 +898,22 @@ fn interrupted() {
         assert!(segment.unlink().unwrap());
         assert!(Instant::now() < end);
     }
-    let none = libc::timeval {
+    alarm_every(0);
+}
+
+/// SIGALRM at every so many microseconds; 0: no more.
+fn alarm_every(microseconds: libc::suseconds_t) {
+    let each = libc::timeval {
         tv_sec: 0,
-        tv_usec: 0,
+        tv_usec: microseconds,
     };
     let timer = libc::itimerval {
-        it_interval: none,
-        it_value: none,
+        it_interval: each,
+        it_value: each,
     };
-    // SAFETY: as above.
-    assert_eq!(
-        unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) },
-        0
-    );
+    // SAFETY: a valid timer; no old value is asked for.
+    let set = unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
+    assert_eq!(set, 0);
 }
 
 #[test]
