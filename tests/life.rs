@@ -279,13 +279,16 @@ fn a_forked_child_that_ends_is_not_the_holders_death() {
     assert_eq!(world.look(1), Life::Dead);
 }
 
-/// A forked child that sleeps until it is killed.
+/// A forked child that sleeps until it is killed, at the latest when the test has given up long ago.
 fn fork_and_wait() -> libc::pid_t {
     // SAFETY: the child only sleeps.
     match unsafe { libc::fork() } {
         0 => loop {
             // SAFETY: sleeps until a signal ends it.
-            unsafe { libc::pause() };
+            unsafe {
+                libc::alarm(300);
+                libc::pause()
+            };
         },
         pid => {
             assert!(pid > 0, "{}", io::Error::last_os_error());

@@ -758,8 +758,11 @@ fn fork_and_wait() {
     let segment = Segment::create(&config(1)).unwrap();
     let pid = fork(|| {
         loop {
-            // SAFETY: sleeps until a signal ends it.
-            unsafe { libc::pause() };
+            // SAFETY: sleeps until a signal ends it, at the latest when the test has given up long ago.
+            unsafe {
+                libc::alarm(300);
+                libc::pause()
+            };
         }
     });
     tell(format!("name {}", segment.name()));
