@@ -6,7 +6,7 @@
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -65,6 +65,10 @@ pub(crate) fn within(front: &[PathBuf], role: &str, words: &[&dyn Display]) -> C
         .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
+    // A child does not outlive its test, even when that is killed.
+    let goes_along = || Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?);
+    // SAFETY: one system call between fork and exec.
+    unsafe { command.pre_exec(goes_along) };
     command
 }
 
