@@ -878,7 +878,18 @@ fn closed_standard_descriptors() {
 
 #[test]
 fn signals_do_not_disturb_the_making_of_a_segment() {
-    Child::start("interrupted", &[]).passes();
+    let mut command = children::command("interrupted", &[]);
+    // For the whole child; the one thread that is to be interrupted lets it in again.
+    let block = || Ok(one_signal(Signal::SIGALRM).thread_block()?);
+    // SAFETY: one system call between fork and exec.
+    unsafe { command.pre_exec(block) };
+    Child::spawn(&mut command).passes();
+}
+
+fn one_signal(signal: Signal) -> SigSet {
+    let mut set = SigSet::empty();
+    set.add(signal);
+    set
 }
 
 static SIGNALS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
@@ -894,6 +905,7 @@ fn interrupted() {
     );
     // SAFETY: the handler only adds to an atomic.
     unsafe { sigaction(Signal::SIGALRM, &action) }.unwrap();
+    one_signal(Signal::SIGALRM).thread_unblock().unwrap();
     alarm_every(300);
     // Large enough to be interrupted many times each.
     let config = Config {
