@@ -175,7 +175,7 @@ fn child() {
         "closed standard descriptors" => closed_standard_descriptors(),
         "interrupted" => interrupted(),
         "create and remove" => {
-            for _ in 0..100 {
+            for _ in 0..200 {
                 let segment = Segment::create(&config(1)).unwrap();
                 assert!(
                     segment.unlink().unwrap(),
@@ -194,6 +194,11 @@ fn child() {
                     }
                     opened |= opens;
                 }
+            }
+        }
+        "sweep" => {
+            while listen_without_waiting() {
+                Segment::sweep();
             }
         }
         "crowd" => crowd(),
@@ -951,11 +956,15 @@ fn many_who_create_open_and_sweep_at_once_never_lose_a_living_segment() {
 
 fn crowd() {
     let mut visitor = Child::start("open and close", &[]);
+    let sweepers: Vec<Child> = (0..2).map(|_| Child::start("sweep", &[])).collect();
     let creators: Vec<Child> = (0..3)
         .map(|_| Child::start("create and remove", &[]))
         .collect();
     for creator in creators {
         creator.passes();
+    }
+    for sweeper in sweepers {
+        sweeper.passes();
     }
     // It may have come too late for any of theirs.
     let segment = Named::new(1);
