@@ -585,7 +585,7 @@ fn allocate(file: &File, length: usize) -> Result<(), Errno> {
         let piece = PIECE.min(length - done);
         match posix_fallocate(file, done as libc::off_t, piece as libc::off_t) {
             Ok(()) => done += piece,
-            // tmpfs gives back what an interrupted call had allocated.
+            // On some kernels any signal interrupts tmpfs, and what the call had allocated is given back.
             Err(Errno::EINTR) => {}
             Err(error) => return Err(error),
         }
