@@ -143,7 +143,7 @@ pub(super) fn encode(
         },
         unit: unit.v(),
         // Below 2^16 v what a hit leaves is exact, so that `s` can be had back from it.
-        logged: if limit < elements {
+        logged: if (1..elements).contains(&limit) {
             (unit.v() * 65536.0).to_bits()
         } else {
             u32::MAX

@@ -1,7 +1,7 @@
 //! What an exchange is made with, and what of it must agree.
 
 use super::Exchange;
-use crate::codec::policy::{Quantile, ThresholdPolicy};
+use crate::codec::policy::{PolicyError, Quantile, ThresholdPolicy};
 use crate::codec::{Path, Residual};
 use crate::replica::{Error, Kind, Operation, Replica, gather};
 use std::sync::Arc;
@@ -159,6 +159,16 @@ fn invalid(what: &'static str, expected: &str, found: impl std::fmt::Display) ->
         what,
         expected: expected.into(),
         found: found.to_string(),
+    }
+}
+
+impl From<PolicyError> for Error {
+    fn from(error: PolicyError) -> Self {
+        invalid(
+            "a threshold policy",
+            "numbers that it can be made with",
+            error,
+        )
     }
 }
 

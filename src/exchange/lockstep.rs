@@ -5,8 +5,8 @@ use super::{Reduction, Report, codec_error, nanoseconds};
 use crate::codec::{
     Apply, Budget, CHUNK, ChunkOptions, Format, Path, Record as Message, Unit, canon, payload_len,
 };
-use crate::replica::Error;
 use crate::replica::Cause;
+use crate::replica::Error;
 use crate::replica::port::{Blocked, Port};
 use crate::replica::progress::Lists;
 use crate::replica::record::{HAS_DATA, HAS_HASH, IS_LAST, Record, RecordKind};

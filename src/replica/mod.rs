@@ -14,8 +14,8 @@ pub(crate) mod record;
 pub(crate) mod shared;
 pub(crate) mod wait;
 
-pub(crate) use collectives::{broadcast, gather};
 pub use cause::{Cause, LAUNCHER};
+pub(crate) use collectives::{broadcast, gather};
 pub use error::Error;
 pub use handle::{BarrierTicket, Replica};
 pub use join::{Builder, DEADLINE, LIFELINE, RANK, SEGMENT, WORLD_SIZE};

@@ -15,6 +15,7 @@ pub(super) static TABLE: Table = Table {
     apply_sparse,
     apply_bitmap,
     magnitudes,
+    ask,
 };
 
 /// `s = canon(r + canon(u))`, or `r` and `true` where that is not finite: the element of the update is dropped.
@@ -107,13 +108,15 @@ pub(super) fn bitmap(
 }
 
 pub(super) fn clamp(residual: &mut [f32], bound: f32) -> f64 {
-    let mut taken = 0.0;
+    clamp_from(0.0, residual, bound)
+}
+
+/// Clamps, and adds what that takes away to `taken`, in index order.
+pub(super) fn clamp_from(mut taken: f64, residual: &mut [f32], bound: f32) -> f64 {
     for r in residual {
-        // Only what is past the bound, so that the sum is the same whatever the order of the comparisons.
         if r.abs() > bound {
-            let kept = bound.copysign(*r);
             taken += f64::from(r.abs()) - f64::from(bound);
-            *r = kept;
+            *r = bound.copysign(*r);
         }
     }
     taken
@@ -134,19 +137,29 @@ pub(super) fn moved(p: f32, x: f32) -> (f32, bool) {
 /// # Safety
 /// Each hit's index is below `target.len()`.
 pub(super) unsafe fn apply_sparse(hits: &[u8], x: f32, target: &mut [f32]) -> u32 {
-    let mut not_finite = 0;
-    for code in hits.chunks_exact(CODE) {
-        let code = u16::from_le_bytes([code[0], code[1]]);
-        let x = f32::from_bits(x.to_bits() ^ u32::from(code & NEGATIVE) << 16);
-        let index = usize::from(code & !NEGATIVE);
-        debug_assert!(index < target.len());
-        // SAFETY: the caller's promise.
-        let p = unsafe { target.get_unchecked_mut(index) };
-        let (after, stays) = moved(*p, x);
-        *p = after;
-        not_finite += u32::from(stays);
-    }
-    not_finite
+    let codes = hits
+        .chunks_exact(CODE)
+        .map(|code| u16::from_le_bytes([code[0], code[1]]));
+    // SAFETY: the caller's promise.
+    codes
+        .map(|code| unsafe { apply_hit(code, x, target) })
+        .sum()
+}
+
+/// One hit; 1 if its element is not finite.
+///
+/// # Safety
+/// Its index is below `target.len()`.
+#[inline(always)]
+pub(super) unsafe fn apply_hit(code: u16, x: f32, target: &mut [f32]) -> u32 {
+    let x = f32::from_bits(x.to_bits() ^ u32::from(code & NEGATIVE) << 16);
+    let index = usize::from(code & !NEGATIVE);
+    debug_assert!(index < target.len());
+    // SAFETY: the caller's promise.
+    let p = unsafe { target.get_unchecked_mut(index) };
+    let (after, stays) = moved(*p, x);
+    *p = after;
+    u32::from(stays)
 }
 
 pub(super) fn apply_bitmap(words: &[u8], _hits: usize, x: f32, target: &mut [f32]) -> u32 {
@@ -188,3 +201,6 @@ pub(super) fn magnitudes(residual: &[f32], update: &[f32], out: &mut Vec<f32>) {
             .map(|(&r, &u)| accumulate(r, u).0.abs()),
     );
 }
+
+/// There is no plain way to ask for memory ahead of its use.
+pub(super) fn ask(_slice: &[f32]) {}
