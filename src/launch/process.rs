@@ -249,6 +249,7 @@ mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::Command;
 
+    #[expect(clippy::zombie_processes, reason = "`Processes` reaps it")]
     fn start(script: &str, pidfds: bool) -> Processes {
         let child = Command::new("/bin/sh")
             .args(["-c", script])
