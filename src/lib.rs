@@ -7,6 +7,8 @@ pub mod codec;
 #[cfg(not(loom))]
 pub mod exchange;
 #[cfg(not(loom))]
+pub mod launch;
+#[cfg(not(loom))]
 pub mod replica;
 pub mod shm;
 
@@ -20,5 +22,7 @@ pub mod replica {
 pub use codec::policy::{Fixed, Quantile, ThresholdPolicy};
 #[cfg(not(loom))]
 pub use exchange::{Exchange, Reduction, Report, parameter_hash};
+#[cfg(not(loom))]
+pub use launch::Launch;
 #[cfg(not(loom))]
 pub use replica::{Error, Replica, op};

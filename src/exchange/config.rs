@@ -1,9 +1,8 @@
 //! What an exchange is made with, and what of it must agree.
 
 use super::Exchange;
-use crate::codec::cpu::Path;
-use crate::codec::policy::{Quantile, ThresholdPolicy};
-use crate::codec::residual::Residual;
+use crate::codec::policy::{PolicyError, Quantile, ThresholdPolicy};
+use crate::codec::{Path, Residual};
 use crate::replica::{Error, Kind, Operation, Replica, gather};
 use std::sync::Arc;
 
@@ -115,6 +114,8 @@ impl Builder {
             None => Path::from_env()
                 .map_err(|error| invalid("GRADRING_SIMD", "scalar or avx2", error))?,
         };
+        let residual = Residual::zeroed(length)
+            .map_err(|error| invalid("elements of an exchange", "what memory holds", error))?;
         let policy = policy.unwrap_or_else(|| Box::new(Quantile::default()));
         let shared = Arc::clone(replica.shared());
         let index = {
@@ -140,7 +141,6 @@ impl Builder {
             engine.exchanges += 1;
             index
         };
-        let residual = Residual::new(length);
         Ok(Exchange::new(
             shared,
             index,
@@ -159,6 +159,16 @@ fn invalid(what: &'static str, expected: &str, found: impl std::fmt::Display) ->
         what,
         expected: expected.into(),
         found: found.to_string(),
+    }
+}
+
+impl From<PolicyError> for Error {
+    fn from(error: PolicyError) -> Self {
+        invalid(
+            "a threshold policy",
+            "numbers that it can be made with",
+            error,
+        )
     }
 }
 

@@ -1,12 +1,12 @@
 //! The lockstep schedule: a pipeline over chunks without any barrier. Every replica takes the records of ranks 0, 1, ..
 //! N-1 of each chunk in that order and applies each by itself, so that all end with the same bits.
 
-use super::{Reduction, Report, nanoseconds};
-use crate::codec::cpu::Path;
-use crate::codec::format::{Record as Message, payload_len};
-use crate::codec::{Apply, Budget, CHUNK, ChunkOptions, Format, Unit, canon};
+use super::{Reduction, Report, codec_error, nanoseconds};
+use crate::codec::{
+    Apply, Budget, CHUNK, ChunkOptions, Format, Path, Record as Message, Unit, canon, payload_len,
+};
+use crate::replica::Cause;
 use crate::replica::Error;
-use crate::replica::cause::Cause;
 use crate::replica::port::{Blocked, Port};
 use crate::replica::progress::Lists;
 use crate::replica::record::{HAS_DATA, HAS_HASH, IS_LAST, Record, RecordKind};
@@ -79,7 +79,7 @@ impl Lockstep<'_> {
     }
 
     /// Encodes the next chunk, or says that there is no data.
-    fn encode(&mut self) -> Record {
+    fn encode(&mut self) -> Result<Record, Error> {
         self.encoded.clear();
         let record = Record {
             exchange: self.exchange,
@@ -94,11 +94,11 @@ impl Lockstep<'_> {
         );
         let range = self.range(chunk);
         let Some(update) = &mut self.update else {
-            return Record {
+            return Ok(Record {
                 flags: record.flags | IS_LAST,
                 chunk: chunk as u32,
                 ..record
-            };
+            });
         };
         let start = Instant::now();
         let length = range.len();
@@ -115,6 +115,7 @@ impl Lockstep<'_> {
             &options,
             self.encoded,
         );
+        let encoded = encoded.map_err(codec_error)?;
         if let Some(left) = &mut update.left {
             *left = left.saturating_sub(u64::from(encoded.hits));
         }
@@ -131,7 +132,7 @@ impl Lockstep<'_> {
         }
         report.encode_ns += nanoseconds(start);
         let (t, v) = update.unit.halves();
-        Record {
+        Ok(Record {
             flags: record.flags | HAS_DATA | if is_last { IS_LAST } else { 0 },
             format: encoded.format as u8,
             t,
@@ -140,7 +141,7 @@ impl Lockstep<'_> {
             hits: encoded.hits,
             dropped: u32::try_from(report.dropped).unwrap_or(u32::MAX),
             ..record
-        }
+        })
     }
 
     /// Looks at the first records of all ranks; nothing is applied before all of them have been seen, so that who gives
@@ -200,10 +201,9 @@ impl Lockstep<'_> {
     pub(super) fn explain(&mut self, error: Error) -> Error {
         if matches!(&error, Error::Diverged { hashes, .. } if hashes.is_empty())
             && self.heads.is_none()
+            && let Err(seen) = self.look_at_heads()
         {
-            if let Err(seen) = self.look_at_heads() {
-                return seen;
-            }
+            return seen;
         }
         error
     }
@@ -242,7 +242,7 @@ impl Lists for Lockstep<'_> {
     fn publish(&mut self) -> Result<bool, Error> {
         let record = match self.pending {
             Some(record) => record,
-            None => self.encode(),
+            None => self.encode()?,
         };
         let fits = self.port.publish(record, self.encoded)?;
         if fits {
@@ -279,9 +279,9 @@ impl Lists for Lockstep<'_> {
             exchange: self.exchange,
             step: self.step as u32,
             chunk: chunk as u32,
-            flags: u8::from(gives) * HAS_DATA
-                | u8::from(is_last) * IS_LAST
-                | record.flags & HAS_HASH,
+            flags: (u8::from(gives) * HAS_DATA)
+                | (u8::from(is_last) * IS_LAST)
+                | (record.flags & HAS_HASH),
             frame: 0,
             epoch: 0,
             ..record
@@ -309,7 +309,7 @@ impl Lists for Lockstep<'_> {
         })?;
         let unit = Unit::from_halves(record.t, record.v)
             .map_err(|error| wait.protocol(rank, || error.to_string()))?;
-        let length = payload_len(format, range.len(), record.hits);
+        let length = payload_len(format, range.len(), record.hits as usize);
         if length != Some(taken.payload_len()) {
             let found = taken.payload_len();
             return Err(wait.protocol(rank, || {

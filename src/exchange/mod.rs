@@ -9,14 +9,12 @@ pub use config::{Builder, Reduction};
 pub use hash::parameter_hash;
 pub use report::Report;
 
-use crate::codec::cpu::Path;
 use crate::codec::policy::{LastStep, PolicyInput, ThresholdPolicy};
-use crate::codec::residual::Residual;
-use crate::codec::{Apply, CHUNK, Unit};
-use crate::replica::cause::Cause;
+use crate::codec::{Apply, CHUNK, EncodeError, Path, Residual, Unit};
+use crate::replica::Cause;
 use crate::replica::port::{Port, run};
 use crate::replica::shared::Shared;
-use crate::replica::{Error, Kind, Operation, Replica, broadcast, gather};
+use crate::replica::{Error, Kind, Operation, broadcast, gather};
 use lockstep::{Lockstep, Update};
 use std::sync::Arc;
 use std::time::Instant;
@@ -219,7 +217,7 @@ impl Exchange {
         }
         let start = Instant::now();
         let length = self.residual.len();
-        let chosen = update.map(|update| self.choose(update));
+        let chosen = update.map(|update| self.choose(update)).transpose()?;
         let chosen_ns = nanoseconds(start);
 
         let shared = Arc::clone(&self.shared);
@@ -244,7 +242,7 @@ impl Exchange {
             encoded: &mut self.encoded,
             pending: None,
             published: 0,
-            target: target.vector,
+            target: &mut *target.vector,
             apply: target.apply,
             heads: None,
             chunk: 0,
@@ -274,14 +272,15 @@ impl Exchange {
                 report.density = report.hits as f64 / length as f64;
                 report.l1_sent = report.hits as f64 * f64::from(unit.v());
                 self.last = Some(LastStep {
-                    density: report.density,
+                    unit,
                     hits: report.hits,
+                    density: report.density,
                 });
             }
             if target.kind == Kind::Step
                 && (self.step == 0 || (self.step + 1).is_multiple_of(self.check_every))
             {
-                self.hash = Some(parameter_hash(lockstep.target));
+                self.hash = Some(parameter_hash(target.vector));
             }
             self.step += 1;
         }
@@ -299,25 +298,27 @@ impl Exchange {
     }
 
     /// Threshold, unit and limit of this replica's message.
-    fn choose(&mut self, update: &[f32]) -> (Unit, Option<u64>) {
+    fn choose(&mut self, update: &[f32]) -> Result<(Unit, Option<u64>), Error> {
         let elements = update.len();
         let wanted = self.policy.sample_size(elements);
         self.magnitudes.clear();
         if wanted > 0 {
-            self.path.magnitudes(
-                &self.residual,
-                update,
-                wanted,
-                self.step,
-                &mut self.magnitudes,
-            );
+            self.path
+                .magnitudes(
+                    &self.residual,
+                    update,
+                    wanted,
+                    self.step,
+                    &mut self.magnitudes,
+                )
+                .map_err(codec_error)?;
         }
         let unit = self.policy.unit(&PolicyInput {
             elements,
             sample: &self.magnitudes,
             last: self.last,
         });
-        (unit, self.policy.limit(elements).map(|limit| limit as u64))
+        Ok((unit, self.policy.limit(elements).map(|limit| limit as u64)))
     }
 }
 
@@ -331,6 +332,15 @@ impl std::fmt::Debug for Exchange {
             .field("path", &self.path)
             .field("step", &self.step)
             .finish_non_exhaustive()
+    }
+}
+
+/// The codec refuses only slices of wrong lengths, and lengths are compared before it is called.
+fn codec_error(error: EncodeError) -> Error {
+    Error::Invalid {
+        what: "a chunk",
+        expected: "residual and update of one length".into(),
+        found: error.to_string(),
     }
 }
 

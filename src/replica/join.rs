@@ -213,7 +213,7 @@ fn all_join(shared: &Shared, timeout: Duration) -> Result<(), Error> {
         ..shared.wait(operation, 0)
     };
     let segment = &shared.segment;
-    let seats = || (0..shared.world_size).map(|rank| &segment.rank(rank).state);
+    let seats = || (0..shared.world_size).map(|rank| &*segment.rank(rank).state);
     let all = wait.until(|| match muster(segment.state(), seats()) {
         Muster::Missing => Ok(Look::Pending(None)),
         Muster::Complete => Ok(Look::Ready(())),

@@ -1,6 +1,6 @@
 //! A replica of a run: joining, rank and world size, and what all replicas do together.
 
-pub mod cause;
+mod cause;
 mod collectives;
 mod error;
 mod handle;
@@ -14,6 +14,7 @@ pub(crate) mod record;
 pub(crate) mod shared;
 pub(crate) mod wait;
 
+pub use cause::{Cause, LAUNCHER};
 pub(crate) use collectives::{broadcast, gather};
 pub use error::Error;
 pub use handle::{BarrierTicket, Replica};

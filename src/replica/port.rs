@@ -53,7 +53,8 @@ impl<'a> Port<'a> {
         let ring = self.shared.segment.ring(self.shared.rank);
         let refused = match ring.reserve(self.producer, payload.len()) {
             Ok(mut grant) => {
-                grant.write(0, payload);
+                let whole = grant.write(0, payload);
+                debug_assert!(whole, "it was reserved for this payload");
                 grant.commit(record.into_header());
                 self.shared.segment.bells().ring();
                 return Ok(true);

@@ -15,7 +15,7 @@ pub(crate) enum RecordKind {
     Gather = 3,
 }
 
-/// The header of a frame. Offsets in bytes; little-endian.
+/// The header of a frame. Offsets in bytes; little-endian. The ring fills in `magic`, `version`, `length` and `crc`.
 ///
 /// ```text
 ///  0 magic u16      2 version u8     3 kind u8    4 flags u8      5 agreement u8   6 rank u8    7 format u8
@@ -30,8 +30,8 @@ pub(crate) enum RecordKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Record {
-    magic: u16,
-    version: u8,
+    pub(crate) magic: u16,
+    pub(crate) version: u8,
     pub(crate) kind: u8,
     pub(crate) flags: u8,
     pub(crate) agreement: u8,
@@ -47,10 +47,10 @@ pub(crate) struct Record {
     pub(crate) step: u32,
     pub(crate) chunk: u32,
     pub(crate) hash: u64,
-    length: u32,
+    pub(crate) length: u32,
     pub(crate) hits: u32,
     pub(crate) dropped: u32,
-    crc: u32,
+    pub(crate) crc: u32,
 }
 const _: () = assert!(size_of::<Record>() == size_of::<Header>());
 const _: () = assert!(std::mem::offset_of!(Record, operation) == 16);

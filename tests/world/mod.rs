@@ -3,7 +3,7 @@
 //!
 //! A test file declares a test named `replica` that returns at once unless [`case`] names what this process is to do.
 //! What a replica [`tell`]s comes back line by line.
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 use gradring::replica::{DEADLINE, RANK, SEGMENT, WORLD_SIZE};
 use gradring::shm::layout::DEFAULT_RING_CAPACITY;
@@ -30,7 +30,9 @@ pub fn tell(what: impl std::fmt::Display) {
     use std::io::Write;
     let line = format!("\n{MARK}{}\n", what.to_string().replace('\n', " "));
     let mut out = std::io::stdout().lock();
-    out.write_all(line.as_bytes()).and_then(|()| out.flush()).expect("the test reads this");
+    out.write_all(line.as_bytes())
+        .and_then(|()| out.flush())
+        .expect("the test reads this");
 }
 
 /// How a world is made.
@@ -77,7 +79,10 @@ impl Process {
     pub fn hear(&mut self, begin: &str) -> String {
         let end = Instant::now() + PATIENCE;
         loop {
-            match self.told.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            match self
+                .told
+                .recv_timeout(end.saturating_duration_since(Instant::now()))
+            {
                 Ok(line) => {
                     self.heard.push(line.clone());
                     if line.starts_with(begin) {
@@ -96,7 +101,11 @@ impl Process {
                 self.heard.extend(self.told.iter());
                 return status;
             }
-            assert!(Instant::now() < end, "a replica does not end; heard {:?}", self.heard);
+            assert!(
+                Instant::now() < end,
+                "a replica does not end; heard {:?}",
+                self.heard
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -117,9 +126,19 @@ pub struct Ended {
 impl Ended {
     /// The rest of the only line that begins so.
     pub fn one(&self, begin: &str) -> &str {
-        let mut found = self.heard.iter().filter_map(|line| line.strip_prefix(begin));
-        let line = found.next().unwrap_or_else(|| panic!("no line '{begin}' in {:?}", self.heard));
-        assert_eq!(found.next(), None, "two lines '{begin}' in {:?}", self.heard);
+        let mut found = self
+            .heard
+            .iter()
+            .filter_map(|line| line.strip_prefix(begin));
+        let line = found
+            .next()
+            .unwrap_or_else(|| panic!("no line '{begin}' in {:?}", self.heard));
+        assert_eq!(
+            found.next(),
+            None,
+            "two lines '{begin}' in {:?}",
+            self.heard
+        );
         line.trim()
     }
 }
@@ -130,21 +149,36 @@ impl World {
     }
 
     pub fn with(case: &str, world_size: usize, setup: &Setup) -> Self {
-        let config =
-            Config { world_size, ring_capacity: setup.ring_capacity, cores: setup.cores };
-        let segment = Segment::create(&config).expect("room for a segment");
-        let mut world = Self { segment, replicas: Vec::new() };
+        let mut world = Self::empty(world_size, setup);
         for rank in 0..world_size {
             world.add(case, rank, setup);
         }
         world
     }
 
+    /// A segment without any replica.
+    pub fn empty(world_size: usize, setup: &Setup) -> Self {
+        let config = Config {
+            world_size,
+            ring_capacity: setup.ring_capacity,
+            cores: setup.cores,
+        };
+        let segment = Segment::create(&config).expect("room for a segment");
+        Self {
+            segment,
+            replicas: Vec::new(),
+        }
+    }
+
     /// Starts one more process as `rank`.
     pub fn add(&mut self, case: &str, rank: usize, setup: &Setup) {
         let program = std::env::current_exe().expect("this program has a path");
-        let mut words: Vec<std::ffi::OsString> =
-            setup.wrapper.iter().map(Into::into).chain([program.into()]).collect();
+        let mut words: Vec<std::ffi::OsString> = setup
+            .wrapper
+            .iter()
+            .map(Into::into)
+            .chain([program.into()])
+            .collect();
         words.extend(["--exact", "replica", "--nocapture", "--test-threads=1"].map(Into::into));
         let mut child = Command::new(&words[0])
             .args(&words[1..])
@@ -162,14 +196,18 @@ impl World {
         let (sender, told) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                if let Some(line) = line.strip_prefix(MARK) {
-                    if sender.send(line.to_owned()).is_err() {
-                        return;
-                    }
+                if let Some(line) = line.strip_prefix(MARK)
+                    && sender.send(line.to_owned()).is_err()
+                {
+                    return;
                 }
             }
         });
-        self.replicas.push(Process { child, told, heard: Vec::new() });
+        self.replicas.push(Process {
+            child,
+            told,
+            heard: Vec::new(),
+        });
     }
 
     /// Waits until all have told a line that begins so.
@@ -183,7 +221,10 @@ impl World {
     pub fn finish(mut self) -> Vec<Ended> {
         let ended = self.replicas.iter_mut().map(|replica| {
             let status = replica.wait();
-            Ended { status, heard: std::mem::take(&mut replica.heard) }
+            Ended {
+                status,
+                heard: std::mem::take(&mut replica.heard),
+            }
         });
         ended.collect()
     }
@@ -192,7 +233,12 @@ impl World {
     pub fn succeed(self) -> Vec<Ended> {
         let ended = self.finish();
         for (rank, replica) in ended.iter().enumerate() {
-            assert!(replica.status.success(), "rank {rank}: {}, told {:?}", replica.status, replica.heard);
+            assert!(
+                replica.status.success(),
+                "rank {rank}: {}, told {:?}",
+                replica.status,
+                replica.heard
+            );
         }
         ended
     }

@@ -1,7 +1,7 @@
 //! The threshold that makes a given density of this same step's elements hits.
 
 use super::{PolicyError, PolicyInput, ThresholdPolicy};
-use crate::codec::Unit;
+use crate::codec::{Unit, cut8};
 
 /// Expected hits in the sample: the density's error is about one in the square root of these, 6 %.
 const SAMPLE_HITS: usize = 250;
@@ -29,8 +29,9 @@ pub enum Magnitude {
 pub struct Quantile {
     density: f64,
     magnitude: Magnitude,
-    /// Bits of the sample's larger elements; kept for its memory.
-    larger: Vec<u32>,
+    /// The sample's larger elements, and their bits; kept for their memory.
+    larger: Vec<f32>,
+    ordered: Vec<u32>,
 }
 
 impl Default for Quantile {
@@ -40,6 +41,7 @@ impl Default for Quantile {
             density: 1e-2,
             magnitude: Magnitude::default(),
             larger: Vec::new(),
+            ordered: Vec::new(),
         }
     }
 }
@@ -72,39 +74,68 @@ impl Quantile {
         hits.max(LEAST_HITS).min(elements)
     }
 
-    /// The k-th largest of the sample, in bits: all are at least +0, so bits and numbers have the same order.
+    /// The k-th largest of the sample. Afterwards `larger` holds all elements that are at least that, or that cut to 8
+    /// significant bits, and perhaps more, in index order.
     ///
-    /// Only elements of at least `floor` are selected among, if there are k of those: usually a few hundred instead of
-    /// a quarter of a million.
-    fn kth_largest(&mut self, sample: &[f32], k: usize, floor: f32) -> f32 {
-        collect_from(sample, floor.to_bits(), &mut self.larger);
-        if self.larger.len() < k {
-            collect_from(sample, 0, &mut self.larger);
+    /// `last` is the step's before, and only a guess: elements of about its size are looked at first, usually a few
+    /// hundred instead of a quarter of a million. If there are not k of them, more are.
+    fn kth_largest(&mut self, sample: &[f32], k: usize, last: Option<f32>) -> f32 {
+        let guesses = last
+            .into_iter()
+            .flat_map(|t| [0.75 * t, 0.25 * t])
+            .map(cut8);
+        for floor in guesses.chain([0.0]) {
+            collect_from(sample, floor, &mut self.larger);
+            if self.larger.len() >= k {
+                break;
+            }
         }
-        let at = self.larger.len() - k;
-        let (_, &mut bits, _) = self.larger.select_nth_unstable(at);
+        self.ordered.clear();
+        self.ordered
+            .extend(self.larger.iter().map(|x| x.abs().to_bits()));
+        // All are at least +0, so bits and numbers have the same order.
+        if self.ordered.is_empty() {
+            return 0.0;
+        }
+        let at = self.ordered.len().saturating_sub(k);
+        let (_, &mut bits, _) = self.ordered.select_nth_unstable(at);
         f32::from_bits(bits)
     }
 }
 
-/// Replaces `larger` by the bits of the elements of `sample` that are at least `floor`.
-fn collect_from(sample: &[f32], floor: u32, larger: &mut Vec<u32>) {
-    // Every element is written and the place moves on only for those that count: no branch to guess.
-    larger.clear();
-    larger.resize(sample.len(), 0);
-    let mut count = 0;
-    for x in sample {
-        let bits = x.to_bits();
-        larger[count] = bits;
-        count += usize::from(bits >= floor);
+/// The threshold of 8 significant bits next to `kth`, the k-th largest of a sample, with which the number of hits in the
+/// sample is nearest to k; of two equally near the lower one. `larger`: all elements of the sample that are at least `kth`
+/// cut to 8 significant bits, or more.
+///
+/// Error feedback leaves many elements just below the threshold of the step before. Always cutting down would let
+/// several per cent more of them through than asked for.
+fn nearest_threshold(larger: &[f32], k: usize, kth: f32) -> f32 {
+    let below = Unit::nearest_threshold(kth);
+    let above = Unit::nearest_threshold(f32::from_bits(below.to_bits() + 0x1_0000));
+    let hits = |t: f32| larger.iter().filter(|&&x| x >= t).count();
+    let (many, few) = (hits(below), hits(above));
+    if k.saturating_sub(few) < many.saturating_sub(k) {
+        above
+    } else {
+        below
     }
-    larger.truncate(count);
 }
 
-/// The f64 mean, in index order, of the sample's elements of at least `t`; `t` if there is none.
-fn mean_from(sample: &[f32], t: f32) -> f64 {
+/// Replaces `larger` by the elements of `sample` that are at least `floor`, in their order.
+fn collect_from(sample: &[f32], floor: f32, larger: &mut Vec<f32>) {
+    larger.clear();
+    for few in sample.chunks(32) {
+        // Most of the time none is, and this needs no branch for each.
+        if few.iter().fold(false, |any, &x| any | (x >= floor)) {
+            larger.extend(few.iter().filter(|&&x| x >= floor));
+        }
+    }
+}
+
+/// The f64 mean, in index order, of the elements of at least `t`; `t` if there is none.
+fn mean_from(elements: &[f32], t: f32) -> f64 {
     let (mut sum, mut count) = (0f64, 0u32);
-    for &x in sample {
+    for &x in elements {
         if x >= t {
             sum += f64::from(x);
             count += 1;
@@ -138,17 +169,33 @@ impl ThresholdPolicy for Quantile {
         if sample.is_empty() {
             return Unit::nearest(Unit::LEAST, Unit::LEAST);
         }
-        let floor = input.last.map_or(0.0, |last| last.unit.t() / 2.0);
-        let t = Unit::nearest_threshold(self.kth_largest(sample, k.clamp(1, sample.len()), floor));
+        let k = k.clamp(1, sample.len());
+        let kth = self.kth_largest(sample, k, input.last.map(|last| last.unit.t()));
+        let t = nearest_threshold(&self.larger, k, kth);
         match self.magnitude {
             Magnitude::Threshold => Unit::nearest(t, t),
             Magnitude::Mean => {
-                Unit::nearest(t, mean_from(sample, t).min(2.0 * f64::from(t)) as f32)
+                Unit::nearest(t, mean_from(&self.larger, t).min(2.0 * f64::from(t)) as f32)
             }
         }
     }
 
     fn limit(&self, elements: usize) -> Option<usize> {
         Some(self.wanted(elements).saturating_mul(2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_threshold_of_eight_bits_lies_on_the_side_whose_hits_are_nearer_to_those_wanted() {
+        // 8-bit neighbours 1.0 and 1.0078125; the third largest, 1.006, lies between them.
+        let crowded = [1.02, 1.01, 1.006, 1.004, 1.003, 1.001];
+        assert_eq!(nearest_threshold(&crowded, 3, 1.006), 1.007_812_5);
+        let sparse = [1.02, 1.01, 1.006, 0.5];
+        assert_eq!(nearest_threshold(&sparse, 3, 1.006), 1.0);
+        assert_eq!(nearest_threshold(&[0.0; 4], 2, 0.0), Unit::LEAST);
     }
 }

@@ -1,0 +1,16 @@
+//! What both examples share: they differ only in their data, their model's shape, and what was tuned for it.
+//!
+//! [`replica`] is the part to read first: a trainer made data-parallel.
+
+pub(crate) mod arguments;
+pub(crate) mod data;
+pub(crate) mod dense;
+pub(crate) mod interrupt;
+pub(crate) mod job;
+pub(crate) mod mlp;
+pub(crate) mod momentum;
+pub(crate) mod progress;
+pub(crate) mod random;
+pub(crate) mod replica;
+pub(crate) mod report;
+pub(crate) mod schedule;

@@ -1,0 +1,99 @@
+//! What an example says at its end.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::job::Job;
+use super::replica::Trained;
+use super::schedule::Schedule;
+
+/// The table for people.
+pub(crate) fn table(
+    job: &Job,
+    schedule: &Schedule,
+    trained: &Trained,
+    dense_accuracy: f64,
+) -> String {
+    let replicas = trained.replicas();
+    let (rate, dense_rate) = (job.rates.at(replicas), job.dense_rates.at(replicas));
+    let hits = trained.hits as f64 / (trained.steps * replicas as u64) as f64;
+    let mut text = String::from("\n");
+    let mut row = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<14}{value}");
+    };
+    row(
+        "trained",
+        format!(
+            "{} parameters, {} steps of {replicas} x {} samples, seed {}",
+            trained.elements, trained.steps, job.batch, schedule.seed
+        ),
+    );
+    row(
+        "accuracy",
+        format!(
+            "{:.2} % with {replicas} compressing replica{} (rate {rate:.3})",
+            100.0 * trained.accuracy,
+            if replicas == 1 { "" } else { "s" },
+        ),
+    );
+    row(
+        "",
+        format!(
+            "{:.2} % dense in one process (rate {dense_rate:.3})",
+            100.0 * dense_accuracy
+        ),
+    );
+    row(
+        "compression",
+        format!(
+            "{:.1} x ({} bytes of messages, headers included)",
+            trained.compression(),
+            trained.bytes
+        ),
+    );
+    row(
+        "density",
+        format!("{:.5} ({hits:.1} hits a message)", trained.density()),
+    );
+    row(
+        "speed",
+        format!("{:.0} steps/s", trained.steps_per_second()),
+    );
+    row(
+        "parameters",
+        if trained.identical() {
+            "identical on all replicas".to_owned()
+        } else {
+            "DIFFERENT".to_owned()
+        },
+    );
+    for (rank, hash) in trained.hashes.iter().enumerate() {
+        row("", format!("rank {rank:<3} {hash:016x}"));
+    }
+    text
+}
+
+/// The line for programs.
+pub(crate) fn json(trained: &Trained, dense_accuracy: f64) -> String {
+    #[derive(Serialize)]
+    struct Line {
+        replicas: usize,
+        accuracy: f64,
+        dense_accuracy: f64,
+        compression: f64,
+        density: f64,
+        identical: bool,
+        steps_per_second: f64,
+    }
+    let line = Line {
+        replicas: trained.replicas(),
+        accuracy: trained.accuracy,
+        dense_accuracy,
+        compression: trained.compression(),
+        density: trained.density(),
+        identical: trained.identical(),
+        steps_per_second: trained.steps_per_second(),
+    };
+    serde_json::to_string(&line).expect("numbers and a flag can always be written as JSON")
+}
