@@ -20,6 +20,7 @@ use gradring::shm::ring::{Consumer, Producer};
 use gradring::shm::segment::{Config, Segment, SegmentError};
 use gradring::shm::state::Phase;
 use gradring::shm::sync::Ordering::{Acquire, Relaxed, Release};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::unistd::geteuid;
 
@@ -201,6 +202,7 @@ fn child() {
                 Segment::sweep();
             }
         }
+        "limits" => limits(),
         "crowd" => crowd(),
         other => panic!("no role {other}"),
     }
@@ -879,6 +881,54 @@ fn closed_standard_descriptors() {
     segment.unlink().unwrap();
     drop((segment, again));
     check();
+}
+
+#[test]
+fn limits_of_the_process_are_errors_and_leave_nothing() {
+    let test = "limits_of_the_process_are_errors_and_leave_nothing";
+    let Some(front) = private_shared_memory("64m") else {
+        return not_run(
+            test,
+            "no private /dev/shm, neither as root nor in a user namespace",
+        );
+    };
+    Child::spawn(&mut within(&front, "limits", &[])).passes();
+}
+
+fn limits() {
+    let code = |error| match error {
+        SegmentError::Os { source, .. } => source.raw_os_error(),
+        other => panic!("{other}"),
+    };
+    let with = |resource, soft: u64| {
+        let (former, hard) = getrlimit(resource).unwrap();
+        setrlimit(resource, soft, hard).unwrap();
+        let made = Segment::create(&config(1));
+        setrlimit(resource, former, hard).unwrap();
+        assert_eq!(names(), Vec::<String>::new(), "{resource:?} {soft}");
+        code(made.unwrap_err())
+    };
+    assert_eq!(with(Resource::RLIMIT_FSIZE, 64 << 10), Some(libc::EFBIG));
+    assert_eq!(with(Resource::RLIMIT_AS, 1 << 20), Some(libc::ENOMEM));
+    // First the crate's descriptor is missing, then each of ours.
+    let lowest_free = File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    for more in 0..3 {
+        let code = with(Resource::RLIMIT_NOFILE, lowest_free + more);
+        assert_eq!(code, Some(libc::EMFILE), "{more}");
+    }
+    let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o777));
+    let made = Segment::create(&config(1));
+    nix::sys::stat::umask(before);
+    assert_eq!(names(), Vec::<String>::new());
+    match made {
+        Err(SegmentError::Refused {
+            what: "mode",
+            found,
+            ..
+        }) => assert_eq!(found, "0000"),
+        Err(error) => assert_eq!(code(error), Some(libc::EACCES)),
+        Ok(_) => panic!("nobody could open this"),
+    }
 }
 
 #[test]
