@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// ResNet-50's parameters.
 const ELEMENTS: usize = 25_557_032;
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 15;
 const DENSITIES: [f64; 4] = [1e-4, 1e-3, 1e-2, 1e-1];
 const ADD: &str = "r += u";
 
