@@ -188,17 +188,6 @@ impl ThresholdPolicy for Quantile {
 #[cfg(test)]
 mod tests {
     use super::*;
-<<<<<<< HEAD
-
-    #[test]
-    fn the_threshold_of_eight_bits_lies_on_the_side_whose_hits_are_nearer_to_those_wanted() {
-        // 8-bit neighbours 1.0 and 1.0078125; the third largest, 1.006, lies between them.
-        let crowded = [1.02, 1.01, 1.006, 1.004, 1.003, 1.001];
-        assert_eq!(nearest_threshold(&crowded, 3, 1.006), 1.007_812_5);
-        let sparse = [1.02, 1.01, 1.006, 0.5];
-        assert_eq!(nearest_threshold(&sparse, 3, 1.006), 1.0);
-        assert_eq!(nearest_threshold(&[0.0; 4], 2, 0.0), Unit::LEAST);
-=======
     use crate::codec::policy::LastStep;
 
     fn input(elements: usize, sample: &[f32]) -> PolicyInput<'_> {
@@ -217,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_threshold_is_the_kth_largest_of_the_sample_and_the_unit_the_mean_of_the_hits() {
+    fn the_threshold_is_next_to_the_kth_largest_of_the_sample_and_the_unit_the_mean_of_the_hits() {
         let sample = scattered(50_000);
         let mut sorted = sample.clone();
         sorted.sort_by(f32::total_cmp);
@@ -225,7 +214,14 @@ mod tests {
             let mut quantile = Quantile::new(density).unwrap();
             let unit = quantile.unit(&input(200_000, &sample));
             let k = (50_000.0 * density) as usize;
-            let t = cut8(sorted[50_000 - k]).max(Unit::LEAST);
+            let below = cut8(sorted[50_000 - k]).max(Unit::LEAST);
+            let above = f32::from_bits(below.to_bits() + 0x1_0000);
+            let count = |t: f32| sample.iter().filter(|&&x| x >= t).count();
+            let t = if k.abs_diff(count(above)) < k.abs_diff(count(below)) {
+                above
+            } else {
+                below
+            };
             let hits: Vec<f64> = sample
                 .iter()
                 .filter(|&&x| x >= t)
@@ -309,6 +305,15 @@ mod tests {
             );
         }
         assert!(Quantile::new(f64::NAN).is_err());
->>>>>>> 9a111240192e98ecc85c0cf7c4809957396c2813
+    }
+
+    #[test]
+    fn the_threshold_of_eight_bits_lies_on_the_side_whose_hits_are_nearer_to_those_wanted() {
+        // 8-bit neighbours 1.0 and 1.0078125; the third largest, 1.006, lies between them.
+        let crowded = [1.02, 1.01, 1.006, 1.004, 1.003, 1.001];
+        assert_eq!(nearest_threshold(&crowded, 3, 1.006), 1.007_812_5);
+        let sparse = [1.02, 1.01, 1.006, 0.5];
+        assert_eq!(nearest_threshold(&sparse, 3, 1.006), 1.0);
+        assert_eq!(nearest_threshold(&[0.0; 4], 2, 0.0), Unit::LEAST);
     }
 }
