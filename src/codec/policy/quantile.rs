@@ -104,7 +104,8 @@ impl Quantile {
 }
 
 /// The threshold of 8 significant bits next to `kth`, the k-th largest of a sample, with which the number of hits in the
-/// sample is nearest to k; of two equally near the lower one. `larger`: all elements of the sample that are at least `kth`
+/// sample is nearest to k; of two equally near, and where
+/// the upper one has no hits, the lower one. `larger`: all elements of the sample that are at least `kth`
 /// cut to 8 significant bits, or more.
 ///
 /// Error feedback leaves many elements just below the threshold of the step before. Always cutting down would let
@@ -114,7 +115,7 @@ fn nearest_threshold(larger: &[f32], k: usize, kth: f32) -> f32 {
     let above = Unit::nearest_threshold(f32::from_bits(below.to_bits() + 0x1_0000));
     let hits = |t: f32| larger.iter().filter(|&&x| x >= t).count();
     let (many, few) = (hits(below), hits(above));
-    if k.saturating_sub(few) < many.saturating_sub(k) {
+    if few > 0 && k.saturating_sub(few) < many.saturating_sub(k) {
         above
     } else {
         below
@@ -217,7 +218,7 @@ mod tests {
             let below = cut8(sorted[50_000 - k]).max(Unit::LEAST);
             let above = f32::from_bits(below.to_bits() + 0x1_0000);
             let count = |t: f32| sample.iter().filter(|&&x| x >= t).count();
-            let t = if k.abs_diff(count(above)) < k.abs_diff(count(below)) {
+            let t = if count(above) > 0 && k.abs_diff(count(above)) < k.abs_diff(count(below)) {
                 above
             } else {
                 below
@@ -314,6 +315,8 @@ mod tests {
         assert_eq!(nearest_threshold(&crowded, 3, 1.006), 1.007_812_5);
         let sparse = [1.02, 1.01, 1.006, 0.5];
         assert_eq!(nearest_threshold(&sparse, 3, 1.006), 1.0);
+        let all_just_below = [1.006, 1.004, 1.003, 1.001];
+        assert_eq!(nearest_threshold(&all_just_below, 1, 1.006), 1.0);
         assert_eq!(nearest_threshold(&[0.0; 4], 2, 0.0), Unit::LEAST);
     }
 }
