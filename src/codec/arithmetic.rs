@@ -8,6 +8,9 @@ use thiserror::Error;
 
 /// Bits of the least normal f32, 2^-126.
 pub(crate) const LEAST_NORMAL: u32 = 0x0080_0000;
+/// Bits of 2^-101. A sum that is smaller, but not 0, may be subnormal, or the sum of a tiny residual and a subnormal
+/// update, which is to count as 0. In larger sums a subnormal update is lost by rounding anyway.
+pub(crate) const TINY: u32 = (127 - 101) << 23;
 /// Bits of +infinity: every finite magnitude is below.
 pub(crate) const INFINITY: u32 = 0x7f80_0000;
 /// All bits but the sign.

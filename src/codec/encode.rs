@@ -23,6 +23,9 @@ pub(crate) const CODE: usize = 2;
 const PIECE: usize = 4096;
 const _: () = assert!(BLOCK % PIECE == 0 && PIECE % 32 == 0);
 
+/// One hit in so many elements makes a piece dense.
+const DENSE: usize = 256;
+
 /// What may differ from chunk to chunk and from step to step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChunkOptions {
@@ -135,7 +138,7 @@ pub(super) fn encode(
     let limit = options
         .budget
         .map_or(elements, |budget| budget.max_hits.min(elements));
-    let rule = Rule {
+    let mut rule = Rule {
         threshold: if limit == 0 {
             INFINITY
         } else {
@@ -148,13 +151,17 @@ pub(super) fn encode(
         } else {
             u32::MAX
         },
+        dense: false,
     };
     // Empty, and so without memory, unless a budget meets elements of more than 2^16 v.
     let mut log = Vec::new();
     let mut draft = Draft::new(elements, out);
     let mut total = Tally::default();
     for (update, residual) in update.chunks(PIECE).zip(residual.chunks_mut(PIECE)) {
-        total.add(draft.piece(kernels, &rule, update, residual, &mut log));
+        let seen = draft.piece(kernels, &rule, update, residual, &mut log);
+        // The next piece is likely to be as this one.
+        rule.dense = DENSE * seen.hits > update.len();
+        total.add(seen);
     }
 
     if total.hits > limit {

@@ -69,9 +69,10 @@ fn runs(
         return None;
     }
     // The free lines are spread evenly before the runs. The phase says how many of them come before the first one's
-    // share: the odd multiplier walks through the phases in large steps.
+    // share: multiples of the golden ratio, modulo 1, fill that range evenly however many steps there are.
     let (count, free) = (count as u64, free as u64);
-    let shift = (phase.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % (free + 1);
+    let share = phase.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let shift = ((u128::from(share) * u128::from(free + 1)) >> 32) as u64;
     let line = move |run: u64| run * (RUN / LINE) as u64 + (run * (free + 1) + shift) / count;
     Some((0..count as usize).map(move |run| LINE * line(run as u64) as usize))
 }

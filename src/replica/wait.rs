@@ -122,7 +122,7 @@ impl Wait<'_> {
         let others = || (0..shared.world_size).filter(|&rank| rank != shared.rank);
         for rank in others() {
             let lines = segment.rank(rank);
-            if matches!(life::look(&lines.life), Life::Dead { .. }) {
+            if matches!(life::look(&lines.life), Life::Dead) {
                 return Some(Trouble {
                     cause: Cause::Died,
                     rank: rank as u8,
@@ -138,7 +138,7 @@ impl Wait<'_> {
                 });
             }
         }
-        if matches!(life::look(segment.launcher_life()), Life::Dead { .. }) {
+        if matches!(life::look(segment.launcher_life()), Life::Dead) {
             return Some(Trouble {
                 cause: Cause::LauncherGone,
                 rank: LAUNCHER,

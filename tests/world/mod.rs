@@ -196,10 +196,10 @@ impl World {
         let (sender, told) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                if let Some(line) = line.strip_prefix(MARK) {
-                    if sender.send(line.to_owned()).is_err() {
-                        return;
-                    }
+                if let Some(line) = line.strip_prefix(MARK)
+                    && sender.send(line.to_owned()).is_err()
+                {
+                    return;
                 }
             }
         });

@@ -3,7 +3,7 @@
 //! A group that has neither hits nor special values costs a sum, a maximum, a minimum and one test. The test comes
 //! before anything is stored, so a group that fails it is simply computed again with care.
 
-use super::super::arithmetic::{INFINITY, LEAST_NORMAL, MAGNITUDE, SIGN};
+use super::super::arithmetic::{INFINITY, LEAST_NORMAL, MAGNITUDE, SIGN, TINY};
 use super::super::encode::CODE;
 use super::super::format::NEGATIVE;
 use super::{Logged, Rule, Table, Tally, scalar};
@@ -26,10 +26,6 @@ const LANES: usize = 8;
 const VECTORS: usize = 4;
 /// Elements of a group.
 const GROUP: usize = LANES * VECTORS;
-
-/// Bits of 2^-101. A sum that is smaller, but not 0, may be subnormal, or the sum of a tiny residual and a subnormal
-/// update, which is to count as 0. In larger sums a subnormal update is lost by rounding anyway.
-const TINY: u32 = (127 - 101) << 23;
 
 /// How far ahead of the pass memory is asked for, in elements: hardware prefetchers stop at a page's end.
 const AHEAD: usize = 512;
@@ -110,56 +106,6 @@ unsafe fn store(to: *mut f32, group: Group) {
     }
 }
 
-/// What a look at a group's sums says.
-enum Seen {
-    /// No hit, nothing special: the sums are what stays.
-    Nothing,
-    /// Hits, where each vector's mask is set. The sums are canonical. `special`: some may have to be logged.
-    Hits {
-        mask: [__m256i; VECTORS],
-        special: bool,
-    },
-}
-
-/// The group's s: the fast sums, or careful ones where something is special.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn sums(
-    r: Group,
-    u: Group,
-    constants: &Constants,
-    running: &mut __m256i,
-    tally: &mut Tally,
-) -> (Group, Seen) {
-    let s = [0, 1, 2, 3].map(|i| _mm256_add_ps(r[i], u[i]));
-    let m = s.map(|s| magnitude(s, constants));
-    let largest = largest_of(m);
-    // Zero wraps round to the top, so that only what is tiny and not 0 is low.
-    let less = m.map(|m| _mm256_sub_epi32(m, constants.one));
-    let least = _mm256_min_epu32(
-        _mm256_min_epu32(less[0], less[1]),
-        _mm256_min_epu32(less[2], less[3]),
-    );
-    let tiny = _mm256_cmpeq_epi32(_mm256_min_epu32(least, constants.tiny), least);
-    let hit = _mm256_cmpgt_epi32(largest, constants.below);
-    if signs(_mm256_or_si256(tiny, hit)) == 0 {
-        *running = _mm256_max_epi32(*running, largest);
-        return (s, Seen::Nothing);
-    }
-    let out_of_order = _mm256_cmpgt_epi32(largest, constants.ordinary);
-    let special = signs(_mm256_or_si256(tiny, out_of_order)) != 0;
-    let (s, m, largest) = if special {
-        let s = careful(r, u, constants, tally);
-        let m = s.map(|s| magnitude(s, constants));
-        (s, m, largest_of(m))
-    } else {
-        (s, m, largest)
-    };
-    *running = _mm256_max_epi32(*running, largest);
-    let mask = m.map(|m| _mm256_cmpgt_epi32(m, constants.below));
-    (s, Seen::Hits { mask, special })
-}
-
 /// The group's s where a value is special: the scalar rule, in vectors.
 #[cold]
 #[inline(never)]
@@ -235,6 +181,78 @@ fn fold(running: __m256i) -> u32 {
     lanes.into_iter().fold(0, u32::max)
 }
 
+/// The fused pass over the whole groups: `emit` is called with a group's place, its s, and where they are hits, before
+/// the units are taken away. With `SKIP` it is not called for groups without hits.
+///
+/// The skip is a branch that is well guessed where few groups have hits; elsewhere it is dearer than the work.
+#[inline]
+#[target_feature(enable = "avx2,popcnt")]
+fn pass<const SKIP: bool>(
+    rule: &Rule,
+    update: &[f32],
+    residual: &mut [f32],
+    first: usize,
+    log: &mut Vec<Logged>,
+    mut emit: impl FnMut(usize, Group, [__m256i; VECTORS]),
+) -> Tally {
+    let constants = &Constants::new(rule);
+    let mut tally = Tally::default();
+    let mut running = _mm256_setzero_si256();
+    for (index, (r, u)) in residual
+        .chunks_exact_mut(GROUP)
+        .zip(update.chunks_exact(GROUP))
+        .enumerate()
+    {
+        ahead(r, u);
+        // SAFETY: the slices have a group's elements.
+        let (r, u, place) = unsafe { (load(r.as_ptr()), load(u.as_ptr()), r.as_mut_ptr()) };
+        let mut s = [0, 1, 2, 3].map(|i| _mm256_add_ps(r[i], u[i]));
+        let mut m = s.map(|s| magnitude(s, constants));
+        let mut largest = largest_of(m);
+        // Zero wraps round to the top, so that only what is tiny and not 0 is low.
+        let less = m.map(|m| _mm256_sub_epi32(m, constants.one));
+        let least = _mm256_min_epu32(
+            _mm256_min_epu32(less[0], less[1]),
+            _mm256_min_epu32(less[2], less[3]),
+        );
+        let tiny = _mm256_cmpeq_epi32(_mm256_min_epu32(least, constants.tiny), least);
+        if SKIP {
+            let hit = _mm256_cmpgt_epi32(largest, constants.below);
+            if signs(_mm256_or_si256(tiny, hit)) == 0 {
+                running = _mm256_max_epi32(running, largest);
+                // SAFETY: as above.
+                unsafe { store(place, s) };
+                continue;
+            }
+        }
+        let large = _mm256_cmpgt_epi32(largest, constants.ordinary);
+        if signs(_mm256_or_si256(tiny, large)) != 0 {
+            s = careful(r, u, constants, &mut tally);
+            m = s.map(|s| magnitude(s, constants));
+            largest = largest_of(m);
+            log_large(s, first + index * GROUP, rule, log);
+        }
+        running = _mm256_max_epi32(running, largest);
+        let hits = m.map(|m| _mm256_cmpgt_epi32(m, constants.below));
+        // SAFETY: as above.
+        unsafe { store(place, spend(s, hits, constants)) };
+        emit(index * GROUP, s, hits);
+    }
+    tally.largest = fold(running);
+    tally
+}
+
+/// Asks for the memory that the pass will come to after this group.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn ahead(residual: &[f32], update: &[f32]) {
+    for line in [AHEAD, AHEAD + 16] {
+        // Nothing is read that could be seen, wherever these point.
+        _mm_prefetch::<_MM_HINT_T0>(update.as_ptr().wrapping_add(line).cast());
+        _mm_prefetch::<_MM_HINT_T0>(residual.as_ptr().wrapping_add(line).cast());
+    }
+}
+
 #[target_feature(enable = "avx2,popcnt")]
 fn sparse(
     rule: &Rule,
@@ -244,60 +262,35 @@ fn sparse(
     codes: &mut [MaybeUninit<u8>],
     log: &mut Vec<Logged>,
 ) -> Tally {
-    let constants = &Constants::new(rule);
-    let mut tally = Tally::default();
-    let mut running = _mm256_setzero_si256();
-    let grouped = update.len() / GROUP * GROUP;
-    let to: *mut u8 = codes.as_mut_ptr().cast();
     let mut hits = 0;
-    let mut at = 0;
-    while at < grouped {
-        ahead(update.as_ptr(), residual.as_ptr(), at);
-        // SAFETY: `at + GROUP <= grouped`, which is at most both lengths: `Kernels::sparse` compares them.
-        let (r, u) = unsafe {
-            (
-                load(residual.as_ptr().add(at)),
-                load(update.as_ptr().add(at)),
-            )
-        };
-        let (s, seen) = sums(r, u, constants, &mut running, &mut tally);
-        // SAFETY: as above.
-        let place = unsafe { residual.as_mut_ptr().add(at) };
-        match seen {
-            // SAFETY: as above.
-            Seen::Nothing => unsafe { store(place, s) },
-            Seen::Hits { mask, special } => {
-                // SAFETY: as above.
-                unsafe { store(place, spend(s, mask, constants)) };
-                if special {
-                    log_large(s, first + at, rule, log);
+    let emit = |at: usize, s: Group, mask: [__m256i; VECTORS]| {
+        let base = _mm256_set1_epi16(((first + at) as u16 & !NEGATIVE) as i16);
+        for pair in 0..VECTORS / 2 {
+            let [low, high] = [2 * pair, 2 * pair + 1];
+            let all = codes_of(s[low], s[high], LANES * low, base);
+            for (mask, all) in [
+                (mask[low], _mm256_castsi256_si128(all)),
+                (mask[high], _mm256_extracti128_si256::<1>(all)),
+            ] {
+                let mask = signs(mask);
+                // SAFETY: the table has an entry for each mask of eight bits. There are at most as many hits as
+                // elements before this vector, and the codes have room for one per element: `Kernels::sparse` looks.
+                unsafe {
+                    let front = _mm_loadu_si128(FRONT[mask as usize].as_ptr().cast());
+                    let place = codes.as_mut_ptr().add(CODE * hits);
+                    _mm_storeu_si128(place.cast(), _mm_shuffle_epi8(all, front));
                 }
-                let base = _mm256_set1_epi16(((first + at) as u16 & !NEGATIVE) as i16);
-                for pair in 0..VECTORS / 2 {
-                    let codes = codes_of(s[2 * pair], s[2 * pair + 1], 2 * LANES * pair, base);
-                    for (mask, codes) in [
-                        (mask[2 * pair], _mm256_castsi256_si128(codes)),
-                        (mask[2 * pair + 1], _mm256_extracti128_si256::<1>(codes)),
-                    ] {
-                        let mask = signs(mask);
-                        // SAFETY: the table has an entry for each mask of eight bits. There are at most as many hits
-                        // as elements before this vector, and the codes have room for one per element and more.
-                        unsafe {
-                            let front = _mm_loadu_si128(FRONT[mask as usize].as_ptr().cast());
-                            _mm_storeu_si128(
-                                to.add(CODE * hits).cast(),
-                                _mm_shuffle_epi8(codes, front),
-                            );
-                        }
-                        hits += mask.count_ones() as usize;
-                    }
-                }
+                hits += mask.count_ones() as usize;
             }
         }
-        at += GROUP;
-    }
+    };
+    let mut tally = if rule.dense {
+        pass::<false>(rule, update, residual, first, log, emit)
+    } else {
+        pass::<true>(rule, update, residual, first, log, emit)
+    };
     tally.hits = hits;
-    tally.largest = fold(running);
+    let grouped = update.len() / GROUP * GROUP;
     tally.add(scalar::sparse(
         rule,
         &update[grouped..],
@@ -307,18 +300,6 @@ fn sparse(
         log,
     ));
     tally
-}
-
-/// Asks for the memory that the pass will come to.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn ahead(update: *const f32, residual: *const f32, at: usize) {
-    for line in [0, 16] {
-        let at = at + AHEAD + line;
-        // Nothing is read that could be seen, wherever these point.
-        _mm_prefetch::<_MM_HINT_T0>(update.wrapping_add(at).cast());
-        _mm_prefetch::<_MM_HINT_T0>(residual.wrapping_add(at).cast());
-    }
 }
 
 /// The codes that 16 elements have if they are hits, `offset` elements into the group that starts at `base`.
@@ -350,57 +331,27 @@ fn bitmap(
     words: &mut [MaybeUninit<u8>],
     log: &mut Vec<Logged>,
 ) -> Tally {
-    let constants = &Constants::new(rule);
-    let mut tally = Tally::default();
-    let mut running = _mm256_setzero_si256();
-    let grouped = update.len() / GROUP * GROUP;
-    let to: *mut u8 = words.as_mut_ptr().cast();
     let mut hits = 0;
-    let mut at = 0;
-    while at < grouped {
-        ahead(update.as_ptr(), residual.as_ptr(), at);
-        // SAFETY: `at + GROUP <= grouped`, which is at most both lengths: `Kernels::bitmap` compares them.
-        let (r, u) = unsafe {
-            (
-                load(residual.as_ptr().add(at)),
-                load(update.as_ptr().add(at)),
-            )
-        };
-        let (s, seen) = sums(r, u, constants, &mut running, &mut tally);
-        // SAFETY: as above.
-        let place = unsafe { residual.as_mut_ptr().add(at) };
-        let mut bits = [0u32; 2];
-        match seen {
-            // SAFETY: as above.
-            Seen::Nothing => unsafe { store(place, s) },
-            Seen::Hits { mask, special } => {
-                // SAFETY: as above.
-                unsafe { store(place, spend(s, mask, constants)) };
-                if special {
-                    log_large(s, first + at, rule, log);
-                }
-                // In 16 bits an element: bit 7 for +v, bit 15 for -v. The sign bit saturates to bit 15 alone.
-                let plus = _mm256_castsi256_ps(_mm256_set1_epi32(0x80));
-                let code = [0, 1, 2, 3].map(|i| {
-                    let code = _mm256_or_ps(_mm256_and_ps(s[i], constants.sign), plus);
-                    _mm256_and_si256(_mm256_castps_si256(code), mask[i])
-                });
-                for (pair, bits) in bits.iter_mut().enumerate() {
-                    *bits = _mm256_movemask_epi8(halves(code[2 * pair], code[2 * pair + 1])) as u32;
-                    hits += bits.count_ones() as usize;
-                }
-            }
-        }
-        // SAFETY: the words have room for 2 bits an element.
+    let emit = |at: usize, s: Group, mask: [__m256i; VECTORS]| {
+        // In 16 bits an element: bit 7 for +v, bit 15 for -v. The sign bit saturates to bit 15 alone.
+        let sign = _mm256_set1_epi32(SIGN as i32);
+        let plus = _mm256_set1_epi32(0x80);
+        let code = [0, 1, 2, 3].map(|i| {
+            let code = _mm256_or_si256(_mm256_and_si256(_mm256_castps_si256(s[i]), sign), plus);
+            _mm256_and_si256(code, mask[i])
+        });
+        let pairs = [halves(code[0], code[1]), halves(code[2], code[3])];
+        let bits = pairs.map(|pair| _mm256_movemask_epi8(pair) as u32);
+        hits += (bits[0].count_ones() + bits[1].count_ones()) as usize;
+        // SAFETY: the words have room for 2 bits an element: `Kernels::bitmap` looks.
         unsafe {
-            to.add(at / 4)
-                .cast::<[u32; 2]>()
-                .write_unaligned(bits.map(u32::to_le))
-        };
-        at += GROUP;
-    }
+            let place = words.as_mut_ptr().add(at / 4);
+            place.cast::<[u32; 2]>().write_unaligned(bits);
+        }
+    };
+    let mut tally = pass::<false>(rule, update, residual, first, log, emit);
     tally.hits = hits;
-    tally.largest = fold(running);
+    let grouped = update.len() / GROUP * GROUP;
     tally.add(scalar::bitmap(
         rule,
         &update[grouped..],

@@ -188,6 +188,8 @@ pub(crate) struct Rule {
     pub(crate) unit: f32,
     /// Bits of the least |s| that is logged when it is a hit.
     pub(crate) logged: u32,
+    /// Whether many groups are expected to have hits. Changes nothing but speed.
+    pub(crate) dense: bool,
 }
 
 /// A hit of which `s` cannot be had back from what it left: its place in the chunk, and `s`.

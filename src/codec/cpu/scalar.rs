@@ -2,11 +2,14 @@
 //!
 //! The other paths hand their last few elements to these kernels, and are tested against them.
 
-use super::super::arithmetic::{INFINITY, MAGNITUDE, SIGN, canon};
+use super::super::arithmetic::{INFINITY, MAGNITUDE, SIGN, TINY, canon};
 use super::super::encode::CODE;
 use super::super::format::{LOWER, NEGATIVE};
 use super::{Logged, Rule, Table, Tally};
 use std::mem::MaybeUninit;
+
+/// Elements that are looked at together.
+const GROUP: usize = 32;
 
 pub(super) static TABLE: Table = Table {
     sparse,
@@ -38,30 +41,61 @@ pub(super) fn spend(s: f32, unit: f32) -> f32 {
     s - f32::from_bits(s.to_bits() & SIGN | unit.to_bits())
 }
 
-/// One element of the fused pass: what it leaves, and whether it is a hit.
+/// The fused pass: `emit` is called with the place and s of each hit.
 #[inline(always)]
-fn element(
+fn pass(
     rule: &Rule,
-    r: &mut f32,
-    u: f32,
-    index: usize,
+    update: &[f32],
+    residual: &mut [f32],
+    first: usize,
     log: &mut Vec<Logged>,
-    tally: &mut Tally,
-) -> Option<f32> {
-    let (s, dropped) = accumulate(*r, u);
-    let size = s.to_bits() & MAGNITUDE;
-    tally.dropped += u32::from(dropped);
-    tally.largest = tally.largest.max(size);
-    if size < rule.threshold {
-        *r = s;
+    mut emit: impl FnMut(usize, f32),
+) -> Tally {
+    let mut tally = Tally::default();
+    let groups = residual.chunks_mut(GROUP).zip(update.chunks(GROUP));
+    for (group, (residual, update)) in groups.enumerate() {
+        if let Some(largest) = accumulate_plain(rule, residual, update) {
+            tally.largest = tally.largest.max(largest);
+            continue;
+        }
+        for (i, (r, &u)) in residual.iter_mut().zip(update).enumerate() {
+            let (s, dropped) = accumulate(*r, u);
+            let size = s.to_bits() & MAGNITUDE;
+            tally.dropped += u32::from(dropped);
+            tally.largest = tally.largest.max(size);
+            *r = s;
+            if size >= rule.threshold {
+                let at = GROUP * group + i;
+                if size >= rule.logged {
+                    log.push((first + at, s));
+                }
+                tally.hits += 1;
+                *r = spend(s, rule.unit);
+                emit(at, s);
+            }
+        }
+    }
+    tally
+}
+
+/// Accumulates a group that has neither hits nor special values, and says how large it is; leaves any other alone. The
+/// loops have no branches, so that a compiler can make vectors of them.
+#[inline(always)]
+fn accumulate_plain(rule: &Rule, residual: &mut [f32], update: &[f32]) -> Option<u32> {
+    let (mut largest, mut least) = (0, u32::MAX);
+    for (r, u) in residual.iter().zip(update) {
+        let size = (r + u).to_bits() & MAGNITUDE;
+        largest = largest.max(size);
+        // Zero wraps round to the top, so that only what is tiny and not 0 is low.
+        least = least.min(size.wrapping_sub(1));
+    }
+    if largest >= rule.threshold || least < TINY - 1 {
         return None;
     }
-    if size >= rule.logged {
-        log.push((index, s));
+    for (r, u) in residual.iter_mut().zip(update) {
+        *r += u;
     }
-    tally.hits += 1;
-    *r = spend(s, rule.unit);
-    Some(s)
+    Some(largest)
 }
 
 pub(super) fn sparse(
@@ -72,16 +106,14 @@ pub(super) fn sparse(
     codes: &mut [MaybeUninit<u8>],
     log: &mut Vec<Logged>,
 ) -> Tally {
-    let mut tally = Tally::default();
-    for (at, (r, &u)) in residual.iter_mut().zip(update).enumerate() {
-        if let Some(s) = element(rule, r, u, first + at, log, &mut tally) {
-            let sign = if s.is_sign_negative() { NEGATIVE } else { 0 };
-            let code = (first + at) as u16 & !NEGATIVE | sign;
-            let hit = tally.hits - 1;
-            codes[CODE * hit..][..CODE].copy_from_slice(&code.to_le_bytes().map(MaybeUninit::new));
+    let mut places = codes.chunks_exact_mut(CODE);
+    pass(rule, update, residual, first, log, |at, s| {
+        let sign = if s.is_sign_negative() { NEGATIVE } else { 0 };
+        let code = (first + at) as u16 & !NEGATIVE | sign;
+        if let Some(place) = places.next() {
+            place.copy_from_slice(&code.to_le_bytes().map(MaybeUninit::new));
         }
-    }
-    tally
+    })
 }
 
 pub(super) fn bitmap(
@@ -93,16 +125,24 @@ pub(super) fn bitmap(
     log: &mut Vec<Logged>,
 ) -> Tally {
     let mut tally = Tally::default();
-    let elements = residual.chunks_mut(16).zip(update.chunks(16));
-    for (at, ((residual, update), place)) in elements.zip(words.chunks_exact_mut(4)).enumerate() {
-        let mut word = 0u32;
-        for (i, (r, &u)) in residual.iter_mut().zip(update).enumerate() {
-            if let Some(s) = element(rule, r, u, first + 16 * at + i, log, &mut tally) {
+    let groups = residual.chunks_mut(GROUP).zip(update.chunks(GROUP));
+    for ((group, (residual, update)), words) in groups.enumerate().zip(words.chunks_mut(GROUP / 4))
+    {
+        let mut bits = 0u64;
+        tally.add(pass(
+            rule,
+            update,
+            residual,
+            first + GROUP * group,
+            log,
+            |at, s| {
                 let code = if s.is_sign_negative() { 0b10 } else { 0b01 };
-                word |= code << (2 * i);
-            }
-        }
-        place.copy_from_slice(&word.to_le_bytes().map(MaybeUninit::new));
+                bits |= code << (2 * at);
+            },
+        ));
+        // A word or two: as many as the group has, except that the last may have more room.
+        let bytes = 4 * residual.len().div_ceil(16);
+        words[..bytes].copy_from_slice(&bits.to_le_bytes().map(MaybeUninit::new)[..bytes]);
     }
     tally
 }
