@@ -84,12 +84,15 @@ impl Run<'_> {
             told: false,
         };
         loop {
-            for rank in 0..self.processes.list.len() {
-                if self.processes.list[rank].look() {
-                    self.has_ended(rank, &mut watch);
-                }
-            }
+            let looks = self.processes.list.iter_mut().enumerate();
+            let ended: Vec<usize> = looks
+                .filter_map(|(rank, process)| process.look().then_some(rank))
+                .collect();
+            // A stop first: who signals launcher and replicas alike has asked for no failure.
             self.heed_stops(&mut watch);
+            for rank in ended {
+                self.has_ended(rank, &mut watch);
+            }
             self.look_for_waiting(&mut watch);
             self.lose_patience(&mut watch);
             if !self.processes.list.iter().any(Process::is_running) {
