@@ -101,8 +101,9 @@ impl Planted {
             .unwrap();
         // SAFETY: an open descriptor.
         assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH) }, 0);
-        fs::set_permissions(path(&name), fs::Permissions::from_mode(mode)).unwrap();
+        // In this order: a change of the length clears the set-user-id bit.
         file.set_len(length).unwrap();
+        fs::set_permissions(path(&name), fs::Permissions::from_mode(mode)).unwrap();
         Self {
             name,
             _lock: Some(file),
