@@ -2,7 +2,11 @@
 //!
 //! A figure stands for something only beside another one of the same run, so both sides of a comparison take turns
 //! within each round, and a ratio is the median over rounds of the two times of one round.
-#![allow(dead_code, reason = "each bench uses its own part of the harness")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each bench includes this as a module and uses its own part"
+)]
 
 use std::time::{Duration, Instant};
 
