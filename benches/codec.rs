@@ -143,8 +143,10 @@ fn encode(bench: &mut Bench, path: Path, arena: &mut Arena) {
         );
         let elements = arena.borrow().update.len() as f64;
         let seen = hits as f64 / elements;
+        // The threshold is cut to 8 bits, and a small vector has few hits.
+        let error = 0.1 + 5.0 / (density * elements).sqrt();
         assert!(
-            (seen / density - 1.0).abs() < 0.1,
+            (seen / density - 1.0).abs() < error,
             "{name}: the density was {seen:e}"
         );
     }

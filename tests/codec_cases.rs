@@ -21,12 +21,12 @@ struct Case {
     dropped: u32,
 }
 
-fn number(bits: &String) -> f32 {
+fn number(bits: &str) -> f32 {
     f32::from_bits(u32::from_str_radix(bits, 16).expect("the cases hold hexadecimal bits"))
 }
 
 fn numbers(bits: &[String]) -> Vec<f32> {
-    bits.iter().map(number).collect()
+    bits.iter().map(|bits| number(bits)).collect()
 }
 
 fn bits(numbers: &[f32]) -> Vec<u32> {

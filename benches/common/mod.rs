@@ -5,7 +5,7 @@
 #![allow(
     dead_code,
     unreachable_pub,
-    reason = "each bench uses its own part of the harness"
+    reason = "each bench includes this as a module and uses its own part"
 )]
 
 use std::time::{Duration, Instant};
