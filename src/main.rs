@@ -1,2 +1,171 @@
 //! The command line.
-fn main() {}
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use gradring::launch::{Launch, Stopper};
+
+/// Data-parallel training on one node: starts the replicas of a program and watches over them.
+#[derive(Debug, Parser)]
+#[command(name = "gradring", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start N replicas of a program and wait for them.
+    ///
+    /// Every replica gets its number in RANK, and joins the others by itself if it calls gradring's Replica::join(). A
+    /// program that does not join just runs N times. What the replicas write comes out line by line, with [rank] in front;
+    /// their standard input is empty.
+    ///
+    /// If a replica fails, the others are stopped, a report says which one failed first and why, and the exit code is that
+    /// replica's (128 + n if signal n killed it). Ctrl-C stops all replicas and gives them the grace time; a second Ctrl-C
+    /// kills them at once.
+    #[command(
+        after_help = "Examples:\n  gradring run -n 2 ./trainer --epochs 20\n  gradring run -n 4 --grace 5 -- python3 train.py"
+    )]
+    Run(Run),
+}
+
+#[derive(Debug, clap::Args)]
+struct Run {
+    /// How many replicas to start, 1 to 255.
+    #[arg(short = 'n', long = "replicas", value_name = "N")]
+    replicas: usize,
+    /// How many seconds a replica that is asked to stop may take before it is killed.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30", allow_negative_numbers = true)]
+    grace: Duration,
+    /// Size of each replica's ring in shared memory, a power of two; K, M and G are understood.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "1M")]
+    ring: usize,
+    /// How many seconds a replica waits for another one that makes no progress before that is an error [default: 600].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds_above_0, allow_negative_numbers = true)]
+    deadline: Option<Duration>,
+    /// Pass the replicas' lines on without [rank] in front.
+    #[arg(long)]
+    no_prefix: bool,
+    /// The program, and what it is called with.
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let Command::Run(run) = cli.command;
+    let mut program = run.program.into_iter();
+    let mut launch = Launch::new(program.next().unwrap_or_default())
+        .args(program)
+        .replicas(run.replicas)
+        .grace(run.grace)
+        .ring_capacity(run.ring)
+        .prefix(!run.no_prefix);
+    if let Some(deadline) = run.deadline {
+        launch = launch.deadline(deadline);
+    }
+    if let Err(error) = listen(&launch.stopper()) {
+        eprintln!("gradring: signal handlers: {error}");
+        return ExitCode::FAILURE;
+    }
+    match launch.run() {
+        Ok(outcome) => {
+            if !outcome.is_success() {
+                eprintln!("gradring: {outcome}");
+            }
+            ExitCode::from(outcome.code)
+        }
+        Err(error) => {
+            eprintln!("gradring: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// Help and version as they are, an error in one line.
+fn usage(error: &clap::Error) -> ExitCode {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    ) {
+        // Who closes the pipe has read enough.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "no command given".to_owned(),
+        _ => error.to_string(),
+    };
+    // Up to the empty line behind which usage and hints begin.
+    let lines = text
+        .lines()
+        .take_while(|line| !line.trim().is_empty())
+        .map(str::trim);
+    let line = lines.collect::<Vec<_>>().join(" ");
+    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    eprintln!("gradring: {line} (see gradring --help)");
+    ExitCode::from(2)
+}
+
+/// Lets the signals that end a program stop the run instead. Those that this process was started to ignore (by `nohup`,
+/// or in the background of a script) stay ignored.
+fn listen(stopper: &Stopper) -> std::io::Result<()> {
+    // SAFETY: no handler is installed, the default comes back: with SIGCHLD ignored nobody could be waited for.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
+        if is_ignored(signal)? {
+            continue;
+        }
+        let stopper = stopper.clone();
+        // SAFETY: `stop` is async-signal-safe.
+        unsafe { signal_hook::low_level::register(signal, move || stopper.stop(signal)) }?;
+    }
+    Ok(())
+}
+
+fn is_ignored(signal: i32) -> std::io::Result<bool> {
+    // SAFETY: all-zero is a value of this plain C struct.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: asks only; `action` is valid for writes and outlives the call.
+    if unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(action.sa_sigaction == libc::SIG_IGN)
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "expected a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| "expected a number of seconds".to_owned())
+}
+
+fn seconds_above_0(text: &str) -> Result<Duration, String> {
+    match seconds(text)? {
+        Duration::ZERO => Err("expected a number of seconds above 0".to_owned()),
+        seconds => Ok(seconds),
+    }
+}
+
+fn bytes(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" => Some(1),
+        "K" | "KIB" => Some(1 << 10),
+        "M" | "MIB" => Some(1 << 20),
+        "G" | "GIB" => Some(1 << 30),
+        _ => None,
+    };
+    let number: Option<usize> = digits.parse().ok();
+    number
+        .zip(unit)
+        .and_then(|(number, unit)| number.checked_mul(unit))
+        .ok_or_else(|| "expected a number of bytes, such as 1048576 or 1M".to_owned())
+}

@@ -358,7 +358,7 @@ fn replica() {
 }
 
 fn gives_unevenly(rank: usize, step: usize) -> bool {
-    (rank + step) % 3 != 0 || rank == step % 2
+    !(rank + step).is_multiple_of(3) || rank == step % 2
 }
 
 fn all_say(ended: &[world::Ended], begin: &str) -> String {

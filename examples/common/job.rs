@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::arguments::{ArgumentError, Arguments, help};
 use super::data::{DataError, Dataset};
 use super::dense;
+use super::interrupt::Forwarding;
 use super::mlp::Mlp;
 use super::progress::{Progress, Watcher};
 use super::replica::{self, Trained};
@@ -102,6 +103,7 @@ fn complain(job: &Job, failure: &Failure) -> ExitCode {
     eprintln!("{}: {failure}", job.name);
     match failure {
         Failure::Arguments(_) => ExitCode::from(2),
+        Failure::Launch(error) => ExitCode::from(error.exit_code()),
         _ => ExitCode::FAILURE,
     }
 }
@@ -125,10 +127,11 @@ fn as_parent(job: &Job, arguments: &Arguments) -> Result<ExitCode, Failure> {
     } else {
         None
     };
-    let outcome = Launch::this_program()
+    let launch = Launch::this_program()
         .replicas(replicas)
-        .env(MEETING_PLACE, meeting_place.path())
-        .run();
+        .env(MEETING_PLACE, meeting_place.path());
+    let forwarding = Forwarding::begin(launch.stopper());
+    let outcome = launch.run();
     drop(watcher);
     let outcome = outcome?;
     if outcome.code != 0 {
@@ -141,6 +144,9 @@ fn as_parent(job: &Job, arguments: &Arguments) -> Result<ExitCode, Failure> {
             what: "the replicas left no result",
             source,
         })?;
+    // Before signals may end this process again.
+    drop(meeting_place);
+    drop(forwarding);
     compare(job, arguments, &data, &schedule, &trained)
 }
 

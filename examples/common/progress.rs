@@ -20,8 +20,12 @@ pub(crate) enum Progress {
     Bar(ProgressBar),
     /// A line for each epoch on standard output, with this in front.
     Lines(&'static str),
-    /// To the process that draws the bar, not more often than each so many steps.
-    Socket { socket: UnixDatagram, every: usize },
+    /// To the process that draws the bar: each so many steps, and the last one.
+    Socket {
+        socket: UnixDatagram,
+        every: usize,
+        steps: usize,
+    },
     /// Another replica says it.
     Silent,
 }
@@ -48,6 +52,7 @@ impl Progress {
             Some(Ok(socket)) => Self::Socket {
                 socket,
                 every: steps.div_ceil(MOST_MESSAGES),
+                steps,
             },
             _ => Self::here(label, steps),
         }
@@ -62,7 +67,11 @@ impl Progress {
     pub(crate) fn step(&self, done: usize) {
         match self {
             Self::Bar(bar) => bar.set_position(done as u64),
-            Self::Socket { socket, every } if done.is_multiple_of(*every) => {
+            Self::Socket {
+                socket,
+                every,
+                steps,
+            } if done.is_multiple_of(*every) || done == *steps => {
                 let _ = socket.send(Message::Position(done as u64).to_text().as_bytes());
             }
             _ => {}

@@ -18,11 +18,10 @@ pub(crate) fn table(
     let replicas = trained.replicas();
     let (rate, dense_rate) = (job.rates.at(replicas), job.dense_rates.at(replicas));
     let hits = trained.hits as f64 / (trained.steps * replicas as u64) as f64;
-    let mut text = String::new();
+    let mut text = String::from("\n");
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<14}{value}");
     };
-    row("", String::new());
     row(
         "trained",
         format!(

@@ -8,6 +8,9 @@ use thiserror::Error;
 
 /// Bits of the least normal f32, 2^-126.
 pub(crate) const LEAST_NORMAL: u32 = 0x0080_0000;
+/// Bits of 2^-101. A sum that is smaller, but not 0, may be subnormal, or the sum of a tiny residual and a subnormal
+/// update, which is to count as 0. In larger sums a subnormal update is lost by rounding anyway.
+pub(crate) const TINY: u32 = (127 - 101) << 23;
 /// Bits of +infinity: every finite magnitude is below.
 pub(crate) const INFINITY: u32 = 0x7f80_0000;
 /// All bits but the sign.
@@ -75,8 +78,10 @@ impl Unit {
     /// The threshold next to `t` that a policy may give: cut to 8 significant bits, from [`LEAST`](Unit::LEAST) to
     /// [`MOST`](Unit::MOST).
     pub(crate) fn nearest_threshold(t: f32) -> f32 {
-        // Not `clamp`, which would keep a NaN.
-        cut8(t.max(Unit::LEAST).min(Unit::MOST))
+        if t.is_nan() {
+            return Unit::LEAST;
+        }
+        cut8(t.clamp(Unit::LEAST, Unit::MOST))
     }
 
     /// The unit next to these numbers.

@@ -10,6 +10,8 @@ use super::encode::EncodeError;
 pub const RUN: usize = 64;
 /// Runs begin at multiples of this, so that a run of a vector that does so too lies in whole lines.
 const LINE: usize = 16;
+/// Runs that are asked for ahead of the one that is read: they lie too far apart for the hardware to guess.
+const AHEAD: usize = 8;
 
 pub(super) fn magnitudes(
     kernels: Kernels,
@@ -33,12 +35,20 @@ pub(super) fn magnitudes(
         }
         Some(starts) => {
             out.reserve(starts.len() * RUN);
+            let run = |start: usize| start..start + RUN;
+            let ask = |start: usize| {
+                kernels.ask(&residual[run(start)]);
+                kernels.ask(&update[run(start)]);
+            };
+            let mut asked = starts.clone();
+            for start in asked.by_ref().take(AHEAD) {
+                ask(start);
+            }
             for start in starts {
-                kernels.magnitudes(
-                    &residual[start..start + RUN],
-                    &update[start..start + RUN],
-                    out,
-                );
+                if let Some(start) = asked.next() {
+                    ask(start);
+                }
+                kernels.magnitudes(&residual[run(start)], &update[run(start)], out);
             }
         }
     }
@@ -50,7 +60,7 @@ fn runs(
     elements: usize,
     wanted: usize,
     phase: u64,
-) -> Option<impl ExactSizeIterator<Item = usize>> {
+) -> Option<impl ExactSizeIterator<Item = usize> + Clone> {
     let count = wanted.div_ceil(RUN);
     let lines = elements / LINE;
     let free = lines.checked_sub(count * (RUN / LINE))?;
@@ -58,10 +68,12 @@ fn runs(
     if free < count {
         return None;
     }
-    // The free lines are spread evenly before the runs; the phase says how many of them, up to all, come before the
-    // first one's share. Any odd multiplier walks through the phases in large steps.
-    let shift = (phase.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % (free + 1);
-    Some((0..count).map(move |run| LINE * (run * (RUN / LINE) + (run * free + shift) / count)))
+    // The free lines are spread evenly before the runs. The phase says how many of them come before the first one's
+    // share: the odd multiplier walks through the phases in large steps.
+    let (count, free) = (count as u64, free as u64);
+    let shift = (phase.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % (free + 1);
+    let line = move |run: u64| run * (RUN / LINE) as u64 + (run * free + shift) / count;
+    Some((0..count as usize).map(move |run| LINE * line(run as u64) as usize))
 }
 
 #[cfg(test)]
@@ -88,9 +100,9 @@ mod tests {
 
     #[test]
     fn the_phase_reaches_the_whole_vector() {
-        let (elements, wanted) = (100_000, 10_000);
+        let (elements, wanted) = (10_000, 1_000);
         let mut seen = vec![false; elements];
-        for phase in 0..400 {
+        for phase in 0..4000 {
             for start in runs(elements, wanted, phase).unwrap() {
                 seen[start..start + RUN].fill(true);
             }

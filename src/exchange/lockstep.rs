@@ -201,10 +201,9 @@ impl Lockstep<'_> {
     pub(super) fn explain(&mut self, error: Error) -> Error {
         if matches!(&error, Error::Diverged { hashes, .. } if hashes.is_empty())
             && self.heads.is_none()
+            && let Err(seen) = self.look_at_heads()
         {
-            if let Err(seen) = self.look_at_heads() {
-                return seen;
-            }
+            return seen;
         }
         error
     }
@@ -280,9 +279,9 @@ impl Lists for Lockstep<'_> {
             exchange: self.exchange,
             step: self.step as u32,
             chunk: chunk as u32,
-            flags: u8::from(gives) * HAS_DATA
-                | u8::from(is_last) * IS_LAST
-                | record.flags & HAS_HASH,
+            flags: (u8::from(gives) * HAS_DATA)
+                | (u8::from(is_last) * IS_LAST)
+                | (record.flags & HAS_HASH),
             frame: 0,
             epoch: 0,
             ..record

@@ -7,7 +7,7 @@
 //! use gradring::launch::Launch;
 //!
 //! fn main() -> Result<(), gradring::launch::LaunchError> {
-//!     if std::env::var_os("GRADRING_RANK").is_some() {
+//!     if gradring::Replica::is_replica() {
 //!         train(); // calls Replica::join()
 //!         return Ok(());
 //!     }
@@ -34,7 +34,7 @@ mod stopper;
 mod supervise;
 mod world;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -50,8 +50,7 @@ use world::World;
 
 /// The grace time unless another is given.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
-/// The capacity of each replica's ring unless another is given, in bytes.
-pub const DEFAULT_RING_CAPACITY: usize = 1 << 20;
+pub use crate::shm::layout::DEFAULT_RING_CAPACITY;
 
 /// A run to be started: which program, with what, how many times.
 ///
@@ -67,7 +66,7 @@ pub const DEFAULT_RING_CAPACITY: usize = 1 << 20;
 ///
 /// Its standard input is empty (`/dev/null`): there is one input and many replicas. It runs in a session of its own, with
 /// no signal blocked or ignored.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[must_use = "a launch does nothing until `run`"]
 pub struct Launch {
     program: OsString,
@@ -146,7 +145,7 @@ impl Launch {
 
     /// How long a replica waits for others without any progress before that is an error.
     pub fn deadline(self, deadline: Duration) -> Launch {
-        self.env("GRADRING_DEADLINE", deadline.as_secs_f64().to_string())
+        self.env(crate::replica::DEADLINE, deadline.as_secs_f64().to_string())
     }
 
     /// Whether `[rank] ` stands before each line that a replica writes. Default yes.
@@ -155,7 +154,7 @@ impl Launch {
         self
     }
 
-    /// Something that stops this run from another thread or a signal handler; of all clones alike.
+    /// Something that stops this run from another thread or a signal handler.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
@@ -165,7 +164,8 @@ impl Launch {
     /// Blocks the calling thread, which must be the one that lives as long as they do: the kernel kills them when it ends.
     /// Waits for the replicas' pids only, installs no signal handlers, makes no subreaper. What the replicas write goes
     /// to this process's standard output and standard error, whole lines at a time, through two threads; what the
-    /// launcher itself has to say goes to standard error with `gradring: ` before it.
+    /// launcher itself has to say goes to standard error with `gradring: ` before it. They take the locks of
+    /// [`std::io::stdout`] and [`std::io::stderr`] for each piece, so the calling thread must not hold these.
     ///
     /// # Errors
     ///
@@ -210,6 +210,7 @@ impl Launch {
             Output::start(pipes, self.prefix).map_err(os("starting the output threads"))?;
         let grace = self.grace;
         let stopper = &self.stopper;
+        let lifeline = Some(lifeline);
         Run {
             processes,
             output,
@@ -267,10 +268,7 @@ mod tests {
 
     /// Sees only the clock, as on a kernel without pidfd_open.
     fn without_pidfds(script: &str) -> Launch {
-        let mut launch = Launch::new("/bin/sh")
-            .arg("-c")
-            .arg(OsStr::new(script))
-            .replicas(2);
+        let mut launch = Launch::new("/bin/sh").arg("-c").arg(script).replicas(2);
         launch.pidfds = false;
         launch
     }

@@ -16,6 +16,9 @@ pub(super) const POLL: Duration = Duration::from_millis(10);
 /// How long a killed process may take before it is given up as one that cannot be killed.
 const UNKILLABLE: Duration = Duration::from_secs(10);
 
+/// How long the end waits for what a rank has left behind, which was killed, but is not this process's to wait for.
+const LEFTOVERS: Duration = Duration::from_millis(50);
+
 /// One rank's process, from its start to its end.
 #[derive(Debug)]
 pub(super) struct Process {
@@ -124,6 +127,7 @@ pub(super) struct Processes {
     pub(super) list: Vec<Process>,
     /// A forked child of the launcher has a copy of this, and nothing to do with it.
     owner: u32,
+    finished: bool,
 }
 
 impl Processes {
@@ -131,6 +135,7 @@ impl Processes {
         Processes {
             list: Vec::new(),
             owner: std::process::id(),
+            finished: false,
         }
     }
 
@@ -165,6 +170,25 @@ impl Processes {
                 reap(process.pid);
                 process.reaped = true;
             }
+        }
+        if !std::mem::replace(&mut self.finished, true) {
+            self.wait_for_leftovers();
+        }
+    }
+
+    /// Until every group is empty, if that is soon: where the first process of a container does not reap, the zombies of a
+    /// group stay for ever.
+    fn wait_for_leftovers(&self) {
+        let until = Instant::now() + LEFTOVERS;
+        // SAFETY: kill takes no pointers, and signal 0 is sent to nobody.
+        let exists = |pid: libc::pid_t| unsafe { libc::kill(-pid, 0) } == 0;
+        while self
+            .list
+            .iter()
+            .any(|process| process.reaped && exists(process.pid))
+            && Instant::now() < until
+        {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -225,6 +249,7 @@ mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::Command;
 
+    #[expect(clippy::zombie_processes, reason = "`Processes` reaps it")]
     fn start(script: &str, pidfds: bool) -> Processes {
         let child = Command::new("/bin/sh")
             .args(["-c", script])

@@ -8,6 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::replica::{LIFELINE, RANK, SEGMENT, WORLD_SIZE};
+
 /// What every replica is started from.
 #[derive(Debug)]
 pub(super) struct Recipe {
@@ -38,10 +40,10 @@ pub(super) fn spawn(recipe: &Recipe, rank: usize) -> io::Result<Spawned> {
     command
         .args(&recipe.args)
         .envs(recipe.env.iter().map(|(key, value)| (key, value)))
-        .env("GRADRING_SEGMENT", &recipe.segment)
-        .env("GRADRING_RANK", rank.to_string())
-        .env("GRADRING_WORLD_SIZE", recipe.world_size.to_string())
-        .env("GRADRING_LIFELINE", lifeline.to_string())
+        .env(SEGMENT, &recipe.segment)
+        .env(RANK, rank.to_string())
+        .env(WORLD_SIZE, recipe.world_size.to_string())
+        .env(LIFELINE, lifeline.to_string())
         .env("RANK", rank.to_string())
         .env("LOCAL_RANK", rank.to_string())
         .env("WORLD_SIZE", recipe.world_size.to_string())

@@ -1,6 +1,5 @@
 //! The launcher's side of the segment: makes it, watches the seats, names the culprit, removes it.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,7 +8,7 @@ use crate::replica::Cause;
 use crate::shm::life::{Holder, Keeper};
 use crate::shm::poison::Verdict;
 use crate::shm::seat::Seated;
-use crate::shm::segment::{Config, Segment};
+use crate::shm::segment::{Config, Segment, SegmentError};
 
 /// What a rank has made of its seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +56,6 @@ impl World {
     }
 
     pub(super) fn seat(&self, rank: usize) -> Seat {
-        // SYNC: Acquire, with the Release of the rank's own change: what it did before, its poison included, is seen.
         match self.segment.rank(rank).state.get() {
             Seated::Free => Seat::Free,
             Seated::Left => Seat::Left,
@@ -99,19 +97,20 @@ impl World {
         String::from_utf8_lossy(&bytes).replace(|c: char| c.is_control(), " ")
     }
 
-    /// Removes the name; who has the segment mapped keeps it.
-    pub(super) fn unlink(&self) -> io::Result<()> {
+    /// The run is over: nobody comes or looks on any more, and the name is gone. Who has the segment mapped keeps it.
+    pub(super) fn close(&self) -> Result<(), SegmentError> {
         if self.owner != std::process::id() {
             return Ok(());
         }
-        self.segment.unlink().map(drop).map_err(io::Error::other)
+        self.segment.state().close();
+        self.segment.unlink().map(drop)
     }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
         // A failure leaves the name to the next start's sweep; there is nobody to tell.
-        let _ = self.unlink();
+        let _ = self.close();
         if let Some(keeper) = self.keeper.take() {
             keeper.leave();
         }

@@ -16,7 +16,7 @@ const YIELDS: u32 = 20;
 /// How often a rank without a processor of its own yields: its peer needs this processor to go on.
 const CROWDED_YIELDS: u32 = 40;
 /// How long a rank sleeps at most before it looks who is alive. Bounds every detection even if no bell rings.
-const SLICE: Duration = Duration::from_millis(50);
+const SLICE: Duration = Duration::from_millis(20);
 
 /// What a look at a condition says.
 pub(crate) enum Look<T> {
@@ -55,6 +55,7 @@ impl Wait<'_> {
         if let Look::Ready(value) = look()? {
             return Ok(value);
         }
+        let mut hint = None;
         let start = Instant::now();
         let crowded = self.shared.crowded();
         if !crowded {
@@ -73,42 +74,44 @@ impl Wait<'_> {
         }
         for _ in 0..if crowded { CROWDED_YIELDS } else { YIELDS } {
             std::thread::yield_now();
-            if let Look::Ready(value) = look()? {
-                return Ok(value);
+            match look()? {
+                Look::Ready(value) => return Ok(value),
+                Look::Pending(other) => hint = other.or(hint),
             }
         }
-        let mut checked = Instant::now();
+        let mut checked: Option<Instant> = None;
         loop {
+            // At the first sleep too: a rank that died before this one began to wait is reported at once.
+            let since = checked.map_or(SLICE, |checked| checked.elapsed());
+            if since >= SLICE {
+                checked = Some(Instant::now());
+                if let Some(trouble) = self.trouble(start.elapsed(), hint) {
+                    // What this rank waits for may have come just before.
+                    if let Look::Ready(value) = look()? {
+                        return Ok(value);
+                    }
+                    return Err(self.poison(trouble.cause, trouble.rank));
+                }
+                continue;
+            }
             let mut seen = Ok(Look::Pending(None));
             self.shared
                 .segment
                 .bells()
-                .sleep_unless(self.shared.rank, SLICE, || {
+                .sleep_unless(self.shared.rank, SLICE - since, || {
                     seen = look();
                     // Poison is a condition too: whoever sets it rings the bells.
                     !matches!(seen, Ok(Look::Pending(_)))
                         || self.shared.segment.poison().get().is_some()
                 });
-            let mut hint = match seen? {
-                Look::Ready(value) => return Ok(value),
-                Look::Pending(hint) => hint,
-            };
+            if let Look::Ready(value) = seen? {
+                return Ok(value);
+            }
             match look()? {
                 Look::Ready(value) => return Ok(value),
                 Look::Pending(other) => hint = other.or(hint),
             }
             self.shared.check_poison(self)?;
-            if checked.elapsed() < SLICE {
-                continue;
-            }
-            checked = Instant::now();
-            if let Some(trouble) = self.trouble(start.elapsed(), hint) {
-                // What this rank waits for may have come just before.
-                if let Look::Ready(value) = look()? {
-                    return Ok(value);
-                }
-                return Err(self.poison(trouble.cause, trouble.rank));
-            }
         }
     }
 
@@ -119,7 +122,7 @@ impl Wait<'_> {
         let others = || (0..shared.world_size).filter(|&rank| rank != shared.rank);
         for rank in others() {
             let lines = segment.rank(rank);
-            if matches!(life::look(&lines.life), Life::Dead { .. }) {
+            if matches!(life::look(&lines.life), Life::Dead) {
                 return Some(Trouble {
                     cause: Cause::Died,
                     rank: rank as u8,
@@ -135,7 +138,7 @@ impl Wait<'_> {
                 });
             }
         }
-        if matches!(life::look(segment.launcher_life()), Life::Dead { .. }) {
+        if matches!(life::look(segment.launcher_life()), Life::Dead) {
             return Some(Trouble {
                 cause: Cause::LauncherGone,
                 rank: LAUNCHER,
@@ -161,6 +164,10 @@ impl Wait<'_> {
     /// The lowest rank that came for something else than rank 0 (seen from here: than this rank or rank 0), unless all
     /// that came are in a barrier, which tells its ranks itself.
     fn mismatch(&self) -> Option<u8> {
+        if self.operation.kind == Kind::Join {
+            // Nobody says anything before the first operation.
+            return None;
+        }
         let identity = self.operation.identity();
         let came = |rank: usize| announced(self.shared.segment.rank(rank), self.number);
         let differs = |rank: &usize| {

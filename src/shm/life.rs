@@ -131,16 +131,21 @@ impl Keeper {
             .name("gradring-life".to_owned())
             .stack_size(STACK)
             .spawn(body);
-        former.thread_set_mask()?;
-        let keeper = Keeper {
-            parked,
-            thread: Some(spawned?),
-            process: std::process::id(),
-        };
-        match reported.recv() {
-            Ok(Ok(())) => Ok(keeper),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(io::Error::other("the engine thread ended before it began")),
+        // A mask that the system gave out is one that it takes.
+        let _ = former.thread_set_mask();
+        let thread = spawned?;
+        let silent = |_| Err(io::Error::other("the engine thread ended before it began"));
+        match reported.recv().unwrap_or_else(silent) {
+            Ok(()) => Ok(Keeper {
+                parked,
+                thread: Some(thread),
+                process: std::process::id(),
+            }),
+            Err(error) => {
+                // It holds nothing: the word is somebody else's, and stays as it is.
+                let _ = thread.join();
+                Err(error)
+            }
         }
     }
 

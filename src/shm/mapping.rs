@@ -12,7 +12,7 @@ use shared_memory::Shmem;
 
 use super::descriptor::{Inode, Watched};
 use super::layout::PAGE;
-use super::name::{Lock, try_lock};
+use super::name::{Lock, inode, names, try_lock};
 
 /// Says that a type can be a view of shared memory.
 ///
@@ -33,26 +33,21 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// Takes the lock on a description opened for this alone; `None` if a sweeper or another look is just at it.
+    /// Takes the lock on a description opened for this alone, and only then looks whether the name still stands for
+    /// that file: a sweeper that was quicker has removed it, and one that comes later sees the lock. `None`: it has been
+    /// removed, or a sweeper or another look is just at it; start over.
     ///
     /// The file must not be empty; the page is never touched. The caller closes the descriptor as soon as it can.
-    pub(crate) fn establish(file: &File) -> io::Result<Option<Presence>> {
+    pub(crate) fn establish(file: &File, name: &str) -> io::Result<Option<Presence>> {
         const LENGTH: NonZeroUsize = NonZeroUsize::new(PAGE).expect("a page is not empty");
+        let (access, flags) = (ProtFlags::PROT_READ, MapFlags::MAP_SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice, which nobody reads: no reference into it exists.
-        let page = unsafe {
-            mmap(
-                None,
-                LENGTH,
-                ProtFlags::PROT_READ,
-                MapFlags::MAP_SHARED,
-                file,
-                0,
-            )
-        }?;
+        let page = unsafe { mmap(None, LENGTH, access, flags, file, 0) }?;
         let presence = Presence { page: page.cast() };
         // SAFETY: advice on the page mapped above.
         unsafe { madvise(page, PAGE, MmapAdvise::MADV_DONTFORK) }?;
-        Ok(try_lock(file, Lock::Shared)?.then_some(presence))
+        let lives = try_lock(file, Lock::Shared)? && names(name, inode(&file.metadata()?))?;
+        Ok(lives.then_some(presence))
     }
 }
 
@@ -161,5 +156,86 @@ impl Drop for Mapping {
         // Last: as long as anything of the segment is mapped, somebody lives there.
         // SAFETY: dropped once, here.
         unsafe { ManuallyDrop::drop(&mut self.presence) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::name;
+    use nix::fcntl::OFlag;
+    use std::fs;
+
+    /// A file in shared memory, under a name that is no segment's.
+    struct Planted(String);
+
+    impl Planted {
+        fn new(test: &str) -> Self {
+            let planted = Self(format!("/{test}-{}", std::process::id()));
+            planted.plant();
+            planted
+        }
+
+        fn path(&self) -> String {
+            format!("{}{}", name::DIRECTORY, self.0)
+        }
+
+        fn plant(&self) {
+            fs::write(self.path(), [0; PAGE]).unwrap();
+        }
+
+        fn open(&self) -> File {
+            name::open(&self.0, OFlag::O_RDONLY).unwrap()
+        }
+    }
+
+    impl Drop for Planted {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(self.path());
+        }
+    }
+
+    #[test]
+    fn a_presence_is_a_lock_without_a_descriptor() {
+        let planted = Planted::new("a_presence");
+        let own = planted.open();
+        let presence = Presence::establish(&own, &planted.0).unwrap().unwrap();
+        drop(own);
+        assert!(!try_lock(&planted.open(), Lock::Exclusive).unwrap());
+        let second = Presence::establish(&planted.open(), &planted.0).unwrap();
+        drop(presence);
+        assert!(!try_lock(&planted.open(), Lock::Exclusive).unwrap());
+        drop(second.unwrap());
+        assert!(try_lock(&planted.open(), Lock::Exclusive).unwrap());
+    }
+
+    #[test]
+    fn nobody_comes_to_live_where_a_sweeper_is_at_work() {
+        let planted = Planted::new("nobody_comes");
+        let sweeper = planted.open();
+        assert!(try_lock(&sweeper, Lock::Exclusive).unwrap());
+        assert!(
+            Presence::establish(&planted.open(), &planted.0)
+                .unwrap()
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn nobody_comes_to_live_in_a_file_that_was_swept_before_the_lock() {
+        let planted = Planted::new("was_swept");
+        let own = planted.open();
+        fs::remove_file(planted.path()).unwrap();
+        assert!(Presence::establish(&own, &planted.0).unwrap().is_none());
+        planted.plant();
+        assert!(
+            Presence::establish(&own, &planted.0).unwrap().is_none(),
+            "another file"
+        );
+        assert!(
+            Presence::establish(&planted.open(), &planted.0)
+                .unwrap()
+                .is_some()
+        );
     }
 }

@@ -11,12 +11,14 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, posix_fallocate};
+use nix::sys::mman::shm_unlink;
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::geteuid;
 use shared_memory::{ShmemConf, ShmemError};
@@ -353,13 +355,17 @@ impl Segment {
 /// A name that is removed unless the segment comes to be.
 struct Unfinished<'a> {
     name: &'a str,
-    file: Inode,
+    /// `None`: not looked at yet; then whatever has the new random name is ours.
+    file: Option<Inode>,
 }
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        // Nothing better can be done than to leave it to the next sweep.
-        let _ = name::unlink(self.name, self.file);
+        // Where it fails nothing better can be done than to leave the name to the next sweep.
+        let _ = match self.file {
+            Some(file) => name::unlink(self.name, file).is_ok(),
+            None => shm_unlink(self.name).is_ok(),
+        };
     }
 }
 
@@ -368,25 +374,26 @@ fn create_as(id: [u8; 16], layout: Layout, cores: u32) -> Result<Option<Segment>
     let name = name::name_of(&id);
     let name = name.as_str();
     open_standard_descriptors().map_err(os("open", name))?;
+    // Beyond this limit the kernel sends a signal that by default ends the process.
+    let (limit, _) =
+        getrlimit(Resource::RLIMIT_FSIZE).map_err(|e| os("getrlimit", name)(e.into()))?;
+    if layout.total as u64 > limit {
+        return Err(os("ftruncate", name)(Errno::EFBIG.into()));
+    }
     let mut object = ShmemConf::new()
         .os_id(name)
         .size(layout.total)
         .create()
         .map_err(|error| from_crate("shm_open", name, error))?;
     object.set_owner(false);
+    let mut unfinished = Unfinished { name, file: None };
 
     let Some(own) = open_own(name, OFlag::O_RDWR)? else {
         return Ok(None);
     };
-    let mut metadata = own.metadata().map_err(os("fstat", name))?;
+    let metadata = own.metadata().map_err(os("fstat", name))?;
     let file = name::inode(&metadata);
-    let unfinished = Unfinished { name, file };
-    if metadata.mode() & 0o7777 != name::MODE {
-        // A umask took bits away, or a default access list added some.
-        own.set_permissions(fs::Permissions::from_mode(name::MODE))
-            .map_err(os("fchmod", name))?;
-        metadata = own.metadata().map_err(os("fstat", name))?;
-    }
+    unfinished.file = Some(file);
     name::check(&metadata).map_err(|refusal| SegmentError::refused(name, refusal))?;
     if metadata.len() != layout.total as u64 {
         let refusal = Refusal::new("length", layout.total, metadata.len());
@@ -397,9 +404,6 @@ fn create_as(id: [u8; 16], layout: Layout, cores: u32) -> Result<Option<Segment>
     let Some(presence) = establish(name)? else {
         return Ok(None);
     };
-    if !name::names(name, file).map_err(os("lstat", name))? {
-        return Ok(None);
-    }
     if let Err(error) = allocate(&own, layout.total) {
         if error != Errno::ENOSPC {
             return Err(os("posix_fallocate", name)(error.into()));
@@ -472,13 +476,9 @@ fn try_open(name: &str, id: [u8; 16], world_size: usize) -> Result<Option<Segmen
     }
     // Whoever gets the exclusive lock is alone with a dead segment, or with a creator that has not come to its lock.
     let deserted = name::try_lock(&own, Lock::Exclusive).map_err(os("flock", name))?;
-    // The lock first, then the name: a sweeper that was quicker has removed it, a later one sees the lock.
-    let Some(presence) = Presence::establish(&own).map_err(os("flock", name))? else {
+    let Some(presence) = Presence::establish(&own, name).map_err(os("flock", name))? else {
         return Ok(None);
     };
-    if !name::names(name, file).map_err(os("lstat", name))? {
-        return Ok(None);
-    }
     // Through the descriptor: in a mapping a page that is not allocated would be a bus error.
     match read_phase(&own).map_err(os("pread", name))? {
         None => {
@@ -567,7 +567,7 @@ fn establish(name: &str) -> Result<Option<Presence>, SegmentError> {
         let Some(own) = open_own(name, OFlag::O_RDONLY)? else {
             return Ok(None);
         };
-        if let Some(presence) = Presence::establish(&own).map_err(os("flock", name))? {
+        if let Some(presence) = Presence::establish(&own, name).map_err(os("flock", name))? {
             return Ok(Some(presence));
         }
         drop(own);
@@ -585,7 +585,7 @@ fn allocate(file: &File, length: usize) -> Result<(), Errno> {
         let piece = PIECE.min(length - done);
         match posix_fallocate(file, done as libc::off_t, piece as libc::off_t) {
             Ok(()) => done += piece,
-            // tmpfs gives back what an interrupted call had allocated.
+            // On some kernels any signal interrupts tmpfs, and what the call had allocated is given back.
             Err(Errno::EINTR) => {}
             Err(error) => return Err(error),
         }

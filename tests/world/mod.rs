@@ -149,20 +149,25 @@ impl World {
     }
 
     pub fn with(case: &str, world_size: usize, setup: &Setup) -> Self {
+        let mut world = Self::empty(world_size, setup);
+        for rank in 0..world_size {
+            world.add(case, rank, setup);
+        }
+        world
+    }
+
+    /// A segment without any replica.
+    pub fn empty(world_size: usize, setup: &Setup) -> Self {
         let config = Config {
             world_size,
             ring_capacity: setup.ring_capacity,
             cores: setup.cores,
         };
         let segment = Segment::create(&config).expect("room for a segment");
-        let mut world = Self {
+        Self {
             segment,
             replicas: Vec::new(),
-        };
-        for rank in 0..world_size {
-            world.add(case, rank, setup);
         }
-        world
     }
 
     /// Starts one more process as `rank`.
@@ -191,10 +196,10 @@ impl World {
         let (sender, told) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                if let Some(line) = line.strip_prefix(MARK) {
-                    if sender.send(line.to_owned()).is_err() {
-                        return;
-                    }
+                if let Some(line) = line.strip_prefix(MARK)
+                    && sender.send(line.to_owned()).is_err()
+                {
+                    return;
                 }
             }
         });

@@ -36,7 +36,7 @@ impl Path {
         match self {
             Path::Scalar => true,
             #[cfg(target_arch = "x86_64")]
-            Path::Avx2 => false,
+            Path::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt"),
             #[cfg(not(target_arch = "x86_64"))]
             Path::Avx2 => false,
         }
@@ -147,7 +147,7 @@ impl Path {
     fn kernels(self) -> Kernels {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Path::Avx2 if self.is_available() => Kernels(&scalar::TABLE),
+            Path::Avx2 if self.is_available() => Kernels(&avx2::TABLE),
             _ => Kernels(&scalar::TABLE),
         }
     }
@@ -188,6 +188,8 @@ pub(crate) struct Rule {
     pub(crate) unit: f32,
     /// Bits of the least |s| that is logged when it is a hit.
     pub(crate) logged: u32,
+    /// Whether many groups are expected to have hits. Changes nothing but speed.
+    pub(crate) dense: bool,
 }
 
 /// A hit of which `s` cannot be had back from what it left: its place in the chunk, and `s`.
@@ -225,6 +227,7 @@ pub(crate) struct Table {
     apply_sparse: unsafe fn(&[u8], f32, &mut [f32]) -> u32,
     apply_bitmap: unsafe fn(&[u8], usize, f32, &mut [f32]) -> u32,
     magnitudes: unsafe fn(&[f32], &[f32], &mut Vec<f32>),
+    ask: unsafe fn(&[f32]),
 }
 
 /// The kernels of a path that this processor has.
@@ -300,6 +303,13 @@ impl Kernels {
         assert!(update.len() == residual.len());
         // SAFETY: as in `sparse`.
         unsafe { (self.0.magnitudes)(residual, update, out) }
+    }
+
+    /// Asks for memory that will be read soon. Changes nothing but speed.
+    #[inline]
+    pub(crate) fn ask(self, slice: &[f32]) {
+        // SAFETY: as in `sparse`.
+        unsafe { (self.0.ask)(slice) }
     }
 }
 

@@ -2,11 +2,14 @@
 //!
 //! The other paths hand their last few elements to these kernels, and are tested against them.
 
-use super::super::arithmetic::{INFINITY, MAGNITUDE, SIGN, canon};
+use super::super::arithmetic::{INFINITY, MAGNITUDE, SIGN, TINY, canon};
 use super::super::encode::CODE;
 use super::super::format::{LOWER, NEGATIVE};
 use super::{Logged, Rule, Table, Tally};
 use std::mem::MaybeUninit;
+
+/// Elements that are looked at together.
+const GROUP: usize = 32;
 
 pub(super) static TABLE: Table = Table {
     sparse,
@@ -15,6 +18,7 @@ pub(super) static TABLE: Table = Table {
     apply_sparse,
     apply_bitmap,
     magnitudes,
+    ask,
 };
 
 /// `s = canon(r + canon(u))`, or `r` and `true` where that is not finite: the element of the update is dropped.
@@ -37,30 +41,63 @@ pub(super) fn spend(s: f32, unit: f32) -> f32 {
     s - f32::from_bits(s.to_bits() & SIGN | unit.to_bits())
 }
 
-/// One element of the fused pass: what it leaves, and whether it is a hit.
+/// The fused pass: `emit` is called with the place and s of each hit.
 #[inline(always)]
-fn element(
+fn pass(
     rule: &Rule,
-    r: &mut f32,
-    u: f32,
-    index: usize,
+    update: &[f32],
+    residual: &mut [f32],
+    first: usize,
     log: &mut Vec<Logged>,
-    tally: &mut Tally,
-) -> Option<f32> {
-    let (s, dropped) = accumulate(*r, u);
-    let size = s.to_bits() & MAGNITUDE;
-    tally.dropped += u32::from(dropped);
-    tally.largest = tally.largest.max(size);
-    if size < rule.threshold {
-        *r = s;
+    mut emit: impl FnMut(usize, f32),
+) -> Tally {
+    let mut tally = Tally::default();
+    let groups = residual.chunks_mut(GROUP).zip(update.chunks(GROUP));
+    for (group, (residual, update)) in groups.enumerate() {
+        if let Some(largest) = accumulate_plain(rule, residual, update) {
+            tally.largest = tally.largest.max(largest);
+            continue;
+        }
+        for (i, (r, &u)) in residual.iter_mut().zip(update).enumerate() {
+            let (s, dropped) = accumulate(*r, u);
+            let size = s.to_bits() & MAGNITUDE;
+            tally.dropped += u32::from(dropped);
+            tally.largest = tally.largest.max(size);
+            *r = s;
+            if size >= rule.threshold {
+                let at = GROUP * group + i;
+                if size >= rule.logged {
+                    log.push((first + at, s));
+                }
+                tally.hits += 1;
+                *r = spend(s, rule.unit);
+                emit(at, s);
+            }
+        }
+    }
+    tally
+}
+
+/// Accumulates a group that has neither hits nor special values, and says how large it is; leaves any other alone. The
+/// loops have neither branches nor unknown lengths, so that a compiler can make vectors of them.
+#[inline(always)]
+fn accumulate_plain(rule: &Rule, residual: &mut [f32], update: &[f32]) -> Option<u32> {
+    let residual: &mut [f32; GROUP] = residual.try_into().ok()?;
+    let update: &[f32; GROUP] = update.try_into().ok()?;
+    let mut sums = [0f32; GROUP];
+    let (mut largest, mut tiny) = (0i32, 0u32);
+    for i in 0..GROUP {
+        sums[i] = residual[i] + update[i];
+        let size = (sums[i].to_bits() & MAGNITUDE) as i32;
+        largest = largest.max(size);
+        tiny |= u32::from(size < TINY as i32) & u32::from(size != 0);
+    }
+    let largest = largest as u32;
+    if largest >= rule.threshold || tiny != 0 {
         return None;
     }
-    if size >= rule.logged {
-        log.push((index, s));
-    }
-    tally.hits += 1;
-    *r = spend(s, rule.unit);
-    Some(s)
+    *residual = sums;
+    Some(largest)
 }
 
 pub(super) fn sparse(
@@ -71,16 +108,14 @@ pub(super) fn sparse(
     codes: &mut [MaybeUninit<u8>],
     log: &mut Vec<Logged>,
 ) -> Tally {
-    let mut tally = Tally::default();
-    for (at, (r, &u)) in residual.iter_mut().zip(update).enumerate() {
-        if let Some(s) = element(rule, r, u, first + at, log, &mut tally) {
-            let sign = if s.is_sign_negative() { NEGATIVE } else { 0 };
-            let code = (first + at) as u16 & !NEGATIVE | sign;
-            let hit = tally.hits - 1;
-            codes[CODE * hit..][..CODE].copy_from_slice(&code.to_le_bytes().map(MaybeUninit::new));
+    let mut places = codes.chunks_exact_mut(CODE);
+    pass(rule, update, residual, first, log, |at, s| {
+        let sign = if s.is_sign_negative() { NEGATIVE } else { 0 };
+        let code = (first + at) as u16 & !NEGATIVE | sign;
+        if let Some(place) = places.next() {
+            place.copy_from_slice(&code.to_le_bytes().map(MaybeUninit::new));
         }
-    }
-    tally
+    })
 }
 
 pub(super) fn bitmap(
@@ -92,28 +127,38 @@ pub(super) fn bitmap(
     log: &mut Vec<Logged>,
 ) -> Tally {
     let mut tally = Tally::default();
-    let elements = residual.chunks_mut(16).zip(update.chunks(16));
-    for (at, ((residual, update), place)) in elements.zip(words.chunks_exact_mut(4)).enumerate() {
-        let mut word = 0u32;
-        for (i, (r, &u)) in residual.iter_mut().zip(update).enumerate() {
-            if let Some(s) = element(rule, r, u, first + 16 * at + i, log, &mut tally) {
+    let groups = residual.chunks_mut(GROUP).zip(update.chunks(GROUP));
+    for ((group, (residual, update)), words) in groups.enumerate().zip(words.chunks_mut(GROUP / 4))
+    {
+        let mut bits = 0u64;
+        tally.add(pass(
+            rule,
+            update,
+            residual,
+            first + GROUP * group,
+            log,
+            |at, s| {
                 let code = if s.is_sign_negative() { 0b10 } else { 0b01 };
-                word |= code << (2 * i);
-            }
-        }
-        place.copy_from_slice(&word.to_le_bytes().map(MaybeUninit::new));
+                bits |= code << (2 * at);
+            },
+        ));
+        // A word or two: as many as the group has, except that the last may have more room.
+        let bytes = 4 * residual.len().div_ceil(16);
+        words[..bytes].copy_from_slice(&bits.to_le_bytes().map(MaybeUninit::new)[..bytes]);
     }
     tally
 }
 
 pub(super) fn clamp(residual: &mut [f32], bound: f32) -> f64 {
-    let mut taken = 0.0;
+    clamp_from(0.0, residual, bound)
+}
+
+/// Clamps, and adds what that takes away to `taken`, in index order.
+pub(super) fn clamp_from(mut taken: f64, residual: &mut [f32], bound: f32) -> f64 {
     for r in residual {
-        // Only what is past the bound, so that the sum is the same whatever the order of the comparisons.
         if r.abs() > bound {
-            let kept = bound.copysign(*r);
             taken += f64::from(r.abs()) - f64::from(bound);
-            *r = kept;
+            *r = bound.copysign(*r);
         }
     }
     taken
@@ -134,19 +179,29 @@ pub(super) fn moved(p: f32, x: f32) -> (f32, bool) {
 /// # Safety
 /// Each hit's index is below `target.len()`.
 pub(super) unsafe fn apply_sparse(hits: &[u8], x: f32, target: &mut [f32]) -> u32 {
-    let mut not_finite = 0;
-    for code in hits.chunks_exact(CODE) {
-        let code = u16::from_le_bytes([code[0], code[1]]);
-        let x = f32::from_bits(x.to_bits() ^ u32::from(code & NEGATIVE) << 16);
-        let index = usize::from(code & !NEGATIVE);
-        debug_assert!(index < target.len());
-        // SAFETY: the caller's promise.
-        let p = unsafe { target.get_unchecked_mut(index) };
-        let (after, stays) = moved(*p, x);
-        *p = after;
-        not_finite += u32::from(stays);
-    }
-    not_finite
+    let codes = hits
+        .chunks_exact(CODE)
+        .map(|code| u16::from_le_bytes([code[0], code[1]]));
+    // SAFETY: the caller's promise.
+    codes
+        .map(|code| unsafe { apply_hit(code, x, target) })
+        .sum()
+}
+
+/// One hit; 1 if its element is not finite.
+///
+/// # Safety
+/// Its index is below `target.len()`.
+#[inline(always)]
+pub(super) unsafe fn apply_hit(code: u16, x: f32, target: &mut [f32]) -> u32 {
+    let x = f32::from_bits(x.to_bits() ^ u32::from(code & NEGATIVE) << 16);
+    let index = usize::from(code & !NEGATIVE);
+    debug_assert!(index < target.len());
+    // SAFETY: the caller's promise.
+    let p = unsafe { target.get_unchecked_mut(index) };
+    let (after, stays) = moved(*p, x);
+    *p = after;
+    u32::from(stays)
 }
 
 pub(super) fn apply_bitmap(words: &[u8], _hits: usize, x: f32, target: &mut [f32]) -> u32 {
@@ -188,3 +243,6 @@ pub(super) fn magnitudes(residual: &[f32], update: &[f32], out: &mut Vec<f32>) {
             .map(|(&r, &u)| accumulate(r, u).0.abs()),
     );
 }
+
+/// There is no plain way to ask for memory ahead of its use.
+pub(super) fn ask(_slice: &[f32]) {}

@@ -1,0 +1,247 @@
+//! The codec: fused encode beside the memory's own speed, decode and apply, and what a policy costs.
+//!
+//! `cargo bench --bench codec [-- --json] [-- --quick] [-- FILTER]`
+
+mod common;
+
+use common::{Against, Bench, Random, Times, time};
+use gradring::codec::policy::{LastStep, PolicyInput, Quantile, ThresholdPolicy};
+use gradring::codec::{Apply, Budget, CHUNK, ChunkOptions, Path, Record, Residual, Unit, cut8};
+use std::time::Duration;
+
+/// ResNet-50's parameters.
+const ELEMENTS: usize = 25_557_032;
+const ROUNDS: usize = 15;
+/// The last one makes bitmaps.
+const DENSITIES: [f64; 5] = [1e-4, 1e-3, 1e-2, 1e-1, 0.3];
+const ADD: &str = "r += u, same vectors";
+
+fn main() {
+    let mut bench = Bench::from_args();
+    let elements = bench.size(ELEMENTS, 300_000);
+    let mut arena = Arena::new(elements);
+    for path in Path::ALL
+        .into_iter()
+        .rev()
+        .filter(|path| path.is_available())
+    {
+        encode(&mut bench, path, &mut arena);
+        apply(&mut bench, path, &mut arena);
+        quantile(&mut bench, path, &mut arena);
+    }
+}
+
+/// The memory that all figures use: update and target as a trainer has them, the residual as the codec has it.
+struct Arena {
+    update: Vec<f32>,
+    residual: Residual,
+    target: Vec<f32>,
+    payload: Vec<u8>,
+}
+
+impl Arena {
+    fn new(elements: usize) -> Arena {
+        let mut random = Random(7);
+        let update = (0..elements).map(|_| random.laplace(1.0)).collect();
+        let residual = Residual::zeroed(elements).expect("memory for the residual");
+        Arena {
+            update,
+            residual,
+            target: vec![1.0; elements],
+            payload: Vec::new(),
+        }
+    }
+
+    /// A residual of small mass, so that the update alone decides; what is sent has the density that was asked for.
+    fn reset(&mut self) {
+        self.residual.fill(0.0);
+    }
+
+    /// All chunks; the hits.
+    fn encode(&mut self, path: Path, unit: Unit, options: &ChunkOptions) -> u64 {
+        let chunks = self
+            .residual
+            .chunks_mut(CHUNK)
+            .zip(self.update.chunks(CHUNK));
+        let encode = |(residual, update): (&mut [f32], &[f32])| {
+            self.payload.clear();
+            let sent = path.encode(residual, update, unit, options, &mut self.payload);
+            u64::from(sent.expect("equal lengths of at most a chunk").hits)
+        };
+        chunks.map(encode).sum()
+    }
+}
+
+/// The threshold that a Laplace variable of scale 1 exceeds with this density.
+fn threshold(density: f64) -> Unit {
+    let t = cut8(-density.ln() as f32);
+    Unit::new(t, t).expect("a threshold of a density is in range")
+}
+
+/// `r += u` with the widest vectors that the codec uses too: what a trainer built for this processor gets.
+fn add(residual: &mut [f32], update: &[f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the feature is there.
+        return unsafe { add_avx2(residual, update) };
+    }
+    add_plain(residual, update);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn add_avx2(residual: &mut [f32], update: &[f32]) {
+    add_plain(residual, update);
+}
+
+#[inline(always)]
+fn add_plain(residual: &mut [f32], update: &[f32]) {
+    for (r, u) in residual.iter_mut().zip(update) {
+        *r += u;
+    }
+}
+
+fn encode(bench: &mut Bench, path: Path, arena: &mut Arena) {
+    for density in DENSITIES {
+        let name = format!("{path} encode, density {density:e}");
+        if !bench.wants(&name) {
+            continue;
+        }
+        let unit = threshold(density);
+        // Bound to be kept, as in a step, but never binding.
+        let budget = Some(Budget {
+            max_hits: CHUNK - 1,
+            start: 0,
+        });
+        let options = ChunkOptions {
+            budget,
+            ..ChunkOptions::default()
+        };
+        let mut hits = 0;
+        // One arena, two sides that take turns.
+        let arena = std::cell::RefCell::new(&mut *arena);
+        let mut ours = || {
+            let mut arena = arena.borrow_mut();
+            arena.reset();
+            time(|| hits = arena.encode(path, unit, &options))
+        };
+        let mut theirs = || {
+            let arena = &mut **arena.borrow_mut();
+            arena.reset();
+            time(|| add(&mut arena.residual, &arena.update))
+        };
+        let times = bench.interleave(ROUNDS, &mut [&mut ours, &mut theirs]);
+        let ratio = times[1].over(&times[0]);
+        bench.report(
+            &name,
+            times[0].median() * 1e3,
+            "ms",
+            Some(Against {
+                ratio,
+                reference: ADD,
+            }),
+        );
+        let elements = arena.borrow().update.len() as f64;
+        let seen = hits as f64 / elements;
+        assert!(
+            (seen / density - 1.0).abs() < 0.1,
+            "{name}: the density was {seen:e}"
+        );
+    }
+}
+
+fn apply(bench: &mut Bench, path: Path, arena: &mut Arena) {
+    for density in DENSITIES {
+        for how in [Apply::Subtract, Apply::Add] {
+            let name = format!("{path} {how:?}, density {density:e}");
+            if !bench.wants(&name) {
+                continue;
+            }
+            let unit = threshold(density);
+            arena.reset();
+            let mut records = Vec::new();
+            for (residual, update) in arena
+                .residual
+                .chunks_mut(CHUNK)
+                .zip(arena.update.chunks(CHUNK))
+            {
+                let mut payload = Vec::new();
+                let options = ChunkOptions::default();
+                let sent = path
+                    .encode(residual, update, unit, &options, &mut payload)
+                    .expect("chunks");
+                records.push((sent, payload));
+            }
+            let hits: u32 = records.iter().map(|(sent, _)| sent.hits).sum();
+            let target = &mut arena.target;
+            let mut ours = || {
+                // Elsewhere in the caches, as after a trainer's own work.
+                std::hint::black_box(&mut *arena.residual).fill(0.0);
+                time(|| {
+                    for ((sent, payload), target) in records.iter().zip(target.chunks_mut(CHUNK)) {
+                        let (format, hits) = (sent.format, sent.hits);
+                        let record = Record {
+                            format,
+                            hits,
+                            elements: target.len(),
+                            payload,
+                        };
+                        path.apply(&record, unit.v(), how, target)
+                            .expect("a record of our own");
+                    }
+                })
+            };
+            let times = bench.interleave(ROUNDS, &mut [&mut ours]);
+            let per_hit = times[0].median() * 1e9 / f64::from(hits.max(1));
+            bench.report(&name, per_hit, "ns a hit", None);
+        }
+    }
+}
+
+fn quantile(bench: &mut Bench, path: Path, arena: &mut Arena) {
+    for density in [1e-2, 1e-3] {
+        let name = format!("{path} Quantile, density {density:e}");
+        if !bench.wants(&name) {
+            continue;
+        }
+        let unit = threshold(density);
+        let elements = arena.update.len();
+        let mut policy = Quantile::new(density).expect("a density");
+        let mut sample = Vec::new();
+        let mut phase = 0;
+        let mut last = None;
+        let arena = std::cell::RefCell::new(&mut *arena);
+        let mut ours = || {
+            let mut arena = arena.borrow_mut();
+            arena.reset();
+            time(|| {
+                phase += 1;
+                sample.clear();
+                let wanted = policy.sample_size(elements);
+                path.magnitudes(&arena.residual, &arena.update, wanted, phase, &mut sample)
+                    .expect("equal lengths");
+                let unit = policy.unit(&PolicyInput {
+                    elements,
+                    sample: &sample,
+                    last,
+                });
+                last = Some(LastStep {
+                    unit,
+                    hits: 0,
+                    density,
+                });
+            })
+        };
+        let mut theirs = || -> Duration {
+            let mut arena = arena.borrow_mut();
+            arena.reset();
+            time(|| arena.encode(path, unit, &ChunkOptions::default()))
+        };
+        let times: Vec<Times> = bench.interleave(ROUNDS, &mut [&mut ours, &mut theirs]);
+        let against = Against {
+            ratio: times[0].over(&times[1]),
+            reference: "encode",
+        };
+        bench.report(&name, times[0].median() * 1e3, "ms", Some(against));
+    }
+}

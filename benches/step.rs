@@ -1,0 +1,243 @@
+//! A whole step of real replicas, against all replicas running `r += u` at once, and against the sum of its parts.
+//!
+//! Each replica's time of a round is measured between two barriers; the slowest replica counts.
+
+mod common;
+
+use common::{Against, Bench, Random, median};
+use gradring::codec::policy::{PolicyInput, ThresholdPolicy};
+use gradring::codec::{Apply, CHUNK, ChunkOptions, Path, Record, Residual};
+use gradring::launch::Launch;
+use gradring::{Exchange, Quantile, Replica, op};
+use std::time::Instant;
+
+const RESULT: &str = "GRADRING_BENCH_RESULT";
+const WHAT: &str = "GRADRING_BENCH_WHAT";
+
+fn main() {
+    if Replica::is_replica() {
+        measure();
+        return;
+    }
+    let mut bench = Bench::from_args();
+    let large = bench.size(25_557_032, 300_000);
+    let small = bench.size(1_000_000, 100_000);
+    for world_size in [2, 4] {
+        for elements in [small, large] {
+            for density in [1e-4, 1e-3, 1e-2] {
+                let name =
+                    format!("step, {world_size} replicas, {elements} elements, density {density}");
+                if !bench.wants(&name) {
+                    continue;
+                }
+                let rounds = if bench.quick() {
+                    2
+                } else if elements > 2_000_000 {
+                    11
+                } else {
+                    51
+                };
+                let rows = launch(world_size, elements, density, rounds);
+                let column =
+                    |which: usize| -> Vec<f64> { rows.iter().map(|row| row[which]).collect() };
+                let over =
+                    |which: usize| median(rows.iter().map(|row| row[0] / row[which]).collect());
+                let ms = median(column(0)) * 1e3;
+                let both = Against {
+                    ratio: over(1),
+                    reference: "all replicas running r += u at once",
+                };
+                bench.report(&name, ms, "ms", Some(both));
+                let parts = Against {
+                    ratio: over(2),
+                    reference: "encode + policy + applies, each alone",
+                };
+                bench.report(&format!("{name}, against its parts"), ms, "ms", Some(parts));
+            }
+        }
+    }
+}
+
+/// Per round: seconds of the step, of `r += u`, and of the step's parts.
+fn launch(world_size: usize, elements: usize, density: f64, rounds: usize) -> Vec<Vec<f64>> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("result");
+    let outcome = Launch::this_program()
+        .replicas(world_size)
+        .env(WHAT, format!("{elements} {density} {rounds}"))
+        .env(RESULT, &file)
+        .run();
+    match outcome {
+        Ok(outcome) if outcome.code == 0 => {}
+        other => {
+            eprintln!("the replicas failed: {other:?}");
+            std::process::exit(1);
+        }
+    }
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    text.lines()
+        .map(|line| {
+            line.split_whitespace()
+                .filter_map(|number| number.parse().ok())
+                .collect()
+        })
+        .collect()
+}
+
+fn measure() {
+    let replica = Replica::join().expect("this program's launcher");
+    let task = std::env::var(WHAT).unwrap_or_default();
+    let mut words = task.split_whitespace();
+    let elements: usize = words
+        .next()
+        .and_then(|word| word.parse().ok())
+        .unwrap_or(1000);
+    let density: f64 = words
+        .next()
+        .and_then(|word| word.parse().ok())
+        .unwrap_or(1e-2);
+    let rounds: usize = words.next().and_then(|word| word.parse().ok()).unwrap_or(1);
+
+    let mut random = Random(replica.rank() as u64 + 1);
+    // Laplace: the tail of a real update; two of them taken in turns, so that hits move.
+    let updates: Vec<Vec<f32>> = (0..2)
+        .map(|_| (0..elements).map(|_| random.laplace(1e-3)).collect())
+        .collect();
+    let policy = || Quantile::new(density).expect("a density");
+    let mut exchange = Exchange::builder(elements)
+        .policy(policy())
+        .check_every(u64::MAX)
+        .build(&replica)
+        .expect("agreed");
+    let mut parameters = Residual::zeroed(elements).expect("memory");
+    let mut accumulated = Residual::zeroed(elements).expect("memory");
+    exchange.start(&mut parameters).expect("starts");
+    let mut parts = Parts::new(elements, policy());
+    for step in 0..3 {
+        exchange
+            .step(Some(&updates[step % 2]), &mut parameters)
+            .expect("steps");
+        parts.run(&updates[step % 2], &mut parameters, replica.world_size());
+    }
+    let mut result = String::new();
+    for round in 0..rounds {
+        let update = &updates[round % 2];
+        let step = time(&replica, || {
+            exchange.step(Some(update), &mut parameters).expect("steps");
+        });
+        let add = time(&replica, || {
+            for (sum, u) in accumulated.iter_mut().zip(update) {
+                *sum += u;
+            }
+        });
+        // The parts alone: one replica at a time, the others wait.
+        let mut alone = 0.0_f64;
+        for rank in 0..replica.world_size() {
+            replica.barrier().expect("all come");
+            if rank == replica.rank() {
+                alone = parts.run(update, &mut parameters, replica.world_size());
+            }
+        }
+        let mut alone = [alone];
+        replica.all_reduce(&mut alone, op::Max).expect("reduces");
+        // The parts changed these parameters by themselves.
+        exchange.start(&mut parameters).expect("starts");
+        result += &format!("{step} {add} {}\n", alone[0]);
+    }
+    if replica.rank() == 0 {
+        let file = std::env::var_os(RESULT).expect("the parent names it");
+        std::fs::write(file, &result).expect("a temporary file");
+    }
+}
+
+/// Seconds of the slowest replica.
+fn time(replica: &Replica, work: impl FnOnce()) -> f64 {
+    replica.barrier().expect("all come");
+    let start = Instant::now();
+    work();
+    let mut seconds = [start.elapsed().as_secs_f64()];
+    replica.all_reduce(&mut seconds, op::Max).expect("reduces");
+    seconds[0]
+}
+
+/// What a step does, without any exchange: the policy, the encode, and one apply of its own message for every replica.
+struct Parts {
+    path: Path,
+    policy: Quantile,
+    residual: Residual,
+    sample: Vec<f32>,
+    payload: Vec<u8>,
+    step: u64,
+    last: Option<gradring::codec::policy::LastStep>,
+}
+
+impl Parts {
+    fn new(elements: usize, policy: Quantile) -> Self {
+        let residual = Residual::zeroed(elements).expect("memory");
+        Self {
+            path: Path::best(),
+            policy,
+            residual,
+            sample: Vec::new(),
+            payload: Vec::new(),
+            step: 0,
+            last: None,
+        }
+    }
+
+    fn run(&mut self, update: &[f32], parameters: &mut [f32], world_size: usize) -> f64 {
+        let start = Instant::now();
+        let elements = update.len();
+        self.sample.clear();
+        let wanted = self.policy.sample_size(elements);
+        self.path
+            .magnitudes(&self.residual, update, wanted, self.step, &mut self.sample)
+            .expect("equal lengths");
+        let unit = self.policy.unit(&PolicyInput {
+            elements,
+            sample: &self.sample,
+            last: self.last,
+        });
+        let mut hits = 0;
+        for chunk in (0..elements).step_by(CHUNK) {
+            let range = chunk..(chunk + CHUNK).min(elements);
+            self.payload.clear();
+            let residual = &mut self.residual[range.clone()];
+            let sent = self
+                .path
+                .encode(
+                    residual,
+                    &update[range.clone()],
+                    unit,
+                    &ChunkOptions::default(),
+                    &mut self.payload,
+                )
+                .expect("equal lengths");
+            hits += u64::from(sent.hits);
+            for _ in 0..world_size {
+                let record = Record {
+                    format: sent.format,
+                    hits: sent.hits,
+                    elements: range.len(),
+                    payload: &self.payload,
+                };
+                self.path
+                    .apply(
+                        &record,
+                        unit.v(),
+                        Apply::Subtract,
+                        &mut parameters[range.clone()],
+                    )
+                    .expect("an own record");
+            }
+        }
+        self.step += 1;
+        let density = hits as f64 / elements as f64;
+        self.last = Some(gradring::codec::policy::LastStep {
+            unit,
+            hits,
+            density,
+        });
+        start.elapsed().as_secs_f64()
+    }
+}

@@ -1,0 +1,617 @@
+//! Faults with real processes, real kills and real signals: everybody else gets the same typed error, in time.
+
+mod world;
+
+use gradring::replica::Operation;
+use gradring::{Error, Exchange, Replica, op};
+use nix::sys::signal::Signal;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+use world::{Ended, PATIENCE, Setup, World, tell};
+
+const OPERATIONS: [&str; 5] = ["barrier", "step", "broadcast", "all_gather", "all_reduce"];
+
+/// Does one kind of operation until an error ends the run.
+fn until_error(replica: &Replica, operation: &str) -> Error {
+    let mut exchange = match operation {
+        "step" => match Exchange::builder(600_000).build(replica) {
+            Ok(exchange) => Some(exchange),
+            Err(error) => return error,
+        },
+        _ => None,
+    };
+    let mut vector = vec![0.5_f32; 600_000];
+    let update = vec![1e-3_f32; 600_000];
+    tell("running");
+    loop {
+        let result = match operation {
+            "barrier" => replica.barrier(),
+            "step" => exchange
+                .as_mut()
+                .map_or(Ok(()), |e| e.step(Some(&update), &mut vector).map(drop)),
+            "broadcast" => replica.broadcast(0, &mut vector),
+            "all_gather" => replica.all_gather(&[7; 3000]).map(drop),
+            "all_reduce" => replica.all_reduce(&mut [1_u64], op::Sum),
+            other => panic!("no operation {other}"),
+        };
+        if let Err(error) = result {
+            assert!(error.ends_the_run(), "{error}");
+            let later = replica.barrier().expect_err("the run is over");
+            assert_eq!(kind(&later), kind(&error), "the same from everything later");
+            return error;
+        }
+    }
+}
+
+/// What every replica must say alike: the error's kind and rank. What each was doing differs.
+fn kind(error: &Error) -> String {
+    match error {
+        Error::ReplicaDied { rank, .. } => format!("died {rank}"),
+        Error::ReplicaLeft { rank, .. } => format!("left {rank}"),
+        Error::TimedOut { rank, .. } => format!("timed out {rank}"),
+        Error::Panicked { rank } => format!("panicked {rank}"),
+        Error::Aborted { rank, reason } => format!("aborted {rank} {reason}"),
+        Error::Protocol { rank, .. } => format!("protocol {rank}"),
+        Error::Mismatch { came, .. } => {
+            let came: Vec<String> = came
+                .iter()
+                .map(|(rank, what): &(usize, Operation)| format!("{rank}: {what}"))
+                .collect();
+            format!("mismatch {}", came.join("; "))
+        }
+        other => format!("{other}"),
+    }
+}
+
+fn report(error: &Error) {
+    tell(format!("error {}", kind(error)));
+    tell(format!("message {error}"));
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
+#[test]
+fn replica() {
+    let Some(case) = world::case() else { return };
+    let patience = if case == "join briefly" {
+        Duration::from_millis(500)
+    } else {
+        PATIENCE
+    };
+    let replica = match Replica::builder().join_timeout(patience).join() {
+        Ok(replica) => replica,
+        Err(error) => {
+            report(&error);
+            return;
+        }
+    };
+    let rank = replica.rank();
+    let operation = variable("OPERATION");
+    match case.as_str() {
+        "until error" => report(&until_error(&replica, &operation)),
+        "big victim" => {
+            let mut memory = vec![0_u8; if rank == 1 { 512 << 20 } else { 1 }];
+            for page in memory.chunks_mut(4096) {
+                page[0] = 1;
+            }
+            report(&until_error(&replica, &operation));
+            std::hint::black_box(&memory);
+        }
+        "victim ends" => {
+            if rank != 1 {
+                report(&until_error(&replica, &operation));
+                return;
+            }
+            // One of everything, so that the others are inside their operation.
+            tell("running");
+            match variable("END").as_str() {
+                "panic" => panic!("this is the test's panic"),
+                "exit" => std::process::exit(3),
+                "abort" => std::process::abort(),
+                "leave" => drop(replica),
+                other => panic!("no end {other}"),
+            }
+        }
+        "aborts" => {
+            let other = replica.clone();
+            let thread = std::thread::spawn(move || {
+                if other.rank() == 1 {
+                    other.abort("the data is wrong");
+                }
+            });
+            report(&until_error(&replica, &operation));
+            thread.join().expect("no panic");
+        }
+        "mismatch" => {
+            let began = Instant::now();
+            let mut exchange = Exchange::builder(1000).build(&replica).expect("agreed");
+            let mut parameters = vec![0.0; 1000];
+            let error = if rank == 0 {
+                replica.barrier().expect_err("the others step")
+            } else {
+                exchange
+                    .step(Some(&[1.0; 1000]), &mut parameters)
+                    .map(drop)
+                    .expect_err("rank 0 is in a barrier")
+            };
+            report(&error);
+            assert!(
+                began.elapsed() < Duration::from_secs(5),
+                "not at the deadline"
+            );
+        }
+        "mismatched values" => {
+            let error = if rank == 0 {
+                replica.all_reduce(&mut [1_u64], op::Sum)
+            } else {
+                replica.all_reduce(&mut [1_u64], op::Max)
+            };
+            report(&error.expect_err("they differ"));
+        }
+        "descriptors" => {
+            // A child that lives on, and all descriptors but the one that the test reads closed.
+            if rank == 1 {
+                // SAFETY: the child only sleeps and ends, without any lock or memory of this process.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    // SAFETY: as above. The child must end by itself, and hold no pipe of the test.
+                    unsafe {
+                        libc::close_range(0, u32::MAX, 0);
+                        libc::sleep(20);
+                        libc::_exit(0)
+                    }
+                }
+                tell(format!("child {child}"));
+                for descriptor in (0..100).filter(|&descriptor| descriptor != 1) {
+                    // SAFETY: what belongs to them is meant to meet closed descriptors.
+                    unsafe { libc::close(descriptor) };
+                }
+            }
+            report(&until_error(&replica, &operation));
+        }
+        "signals" => {
+            extern "C" fn nothing(_: libc::c_int) {}
+            let each = libc::timeval {
+                tv_sec: 0,
+                tv_usec: 1000,
+            };
+            let timer = libc::itimerval {
+                it_interval: each,
+                it_value: each,
+            };
+            let handler: extern "C" fn(libc::c_int) = nothing;
+            // SAFETY: the handler does nothing, and the timer is a valid one.
+            unsafe {
+                libc::signal(libc::SIGALRM, handler as libc::sighandler_t);
+                libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut());
+            }
+            let mut exchange = Exchange::builder(300_000).build(&replica).expect("agreed");
+            let mut parameters = vec![0.0; 300_000];
+            for step in 0..300 {
+                let update = vec![1e-3 * (step + rank) as f32; 300_000];
+                exchange
+                    .step(Some(&update), &mut parameters)
+                    .expect("no spurious error");
+                replica.barrier().expect("no spurious error");
+            }
+            tell("done");
+        }
+        "crowd" => {
+            let mut exchange = Exchange::builder(100_000).build(&replica).expect("agreed");
+            let mut parameters = vec![0.0; 100_000];
+            for step in 0..100 {
+                let update: Vec<f32> = (0..100_000)
+                    .map(|i| ((i * (rank + 2) + step) as f32).sin())
+                    .collect();
+                exchange
+                    .step(Some(&update), &mut parameters)
+                    .expect("steps");
+                replica.barrier().expect("all come");
+            }
+            tell(format!(
+                "parameters {:016x}",
+                gradring::parameter_hash(&parameters)
+            ));
+        }
+        "one step" => {
+            let mut exchange = Exchange::builder(1000).build(&replica).expect("agreed");
+            tell("made");
+            if rank == 0 {
+                nix::sys::signal::raise(Signal::SIGSTOP).expect("stops");
+            }
+            let mut parameters = vec![0.0; 1000];
+            match exchange.step(Some(&[1.0; 1000]), &mut parameters) {
+                Ok(_) => tell("error none"),
+                Err(error) => report(&error),
+            }
+        }
+        "scribbled" => {
+            let end = Instant::now() + Duration::from_millis(700);
+            let mut vector = vec![0.5_f32; 300_000];
+            let update = vec![1e-3_f32; 300_000];
+            let mut run = || -> Result<(), Error> {
+                let mut exchange = Exchange::builder(300_000).build(&replica)?;
+                tell("running");
+                while Instant::now() < end {
+                    exchange
+                        .step(Some(&update), &mut vector)
+                        .map(drop)
+                        .or_else(|error| {
+                            if error.ends_the_run() {
+                                Err(error)
+                            } else {
+                                Ok(())
+                            }
+                        })?;
+                    replica.barrier()?;
+                    replica.all_gather(&[1; 2000])?;
+                    replica.broadcast(0, &mut vector)?;
+                }
+                Ok(())
+            };
+            let result = run();
+            tell(format!("ended {result:?}"));
+        }
+        other => panic!("no case {other}"),
+    }
+}
+
+fn setup(operation: &str) -> Setup {
+    Setup {
+        environment: vec![("OPERATION".into(), operation.into())],
+        ..Setup::default()
+    }
+}
+
+fn with(mut setup: Setup, name: &str, value: &str) -> Setup {
+    setup.environment.push((name.into(), value.into()));
+    setup
+}
+
+fn survivors_say(ended: &[Ended], victim: usize, expected: &str) {
+    for (rank, replica) in ended.iter().enumerate().filter(|(rank, _)| *rank != victim) {
+        assert_eq!(
+            replica.one("error"),
+            expected,
+            "rank {rank}: {:?}",
+            replica.heard
+        );
+        assert!(
+            replica.status.success(),
+            "rank {rank}: {} {:?}",
+            replica.status,
+            replica.heard
+        );
+    }
+}
+
+#[test]
+fn a_killed_replica_is_reported_to_every_other_whatever_they_do() {
+    for operation in OPERATIONS {
+        let mut world = World::with("until error", 4, &setup(operation));
+        world.hear("running");
+        let killed = Instant::now();
+        world.replicas[1].signal(Signal::SIGKILL);
+        for rank in [0, 2, 3] {
+            world.replicas[rank].hear("error");
+        }
+        println!(
+            "{operation}: all had the error {:?} after the kill",
+            killed.elapsed()
+        );
+        assert!(
+            killed.elapsed() < Duration::from_secs(5),
+            "not at the deadline"
+        );
+        survivors_say(&world.finish(), 1, "died 1");
+    }
+}
+
+#[test]
+fn a_killed_replica_with_much_memory_is_reported_as_well() {
+    let mut world = World::with("big victim", 2, &setup("barrier"));
+    world.hear("running");
+    let killed = Instant::now();
+    world.replicas[1].signal(Signal::SIGKILL);
+    world.replicas[0].hear("error");
+    println!(
+        "512 MiB: the error came {:?} after the kill",
+        killed.elapsed()
+    );
+    survivors_say(&world.finish(), 1, "died 1");
+}
+
+#[test]
+fn the_last_one_alive_has_the_error_too() {
+    let mut world = World::with("until error", 4, &setup("step"));
+    world.hear("running");
+    for rank in [0, 1, 3] {
+        world.replicas[rank].signal(Signal::SIGKILL);
+    }
+    let error = world.replicas[2].hear("error");
+    assert!(error.starts_with("error died"), "{error}");
+}
+
+#[test]
+fn a_replica_that_dies_while_the_others_still_join_is_reported() {
+    // Rank 2 never comes.
+    let mut world = World::empty(3, &setup("barrier"));
+    world.add("until error", 0, &setup("barrier"));
+    world.add("until error", 1, &setup("barrier"));
+    let end = Instant::now() + PATIENCE;
+    let joined = |world: &World, rank: usize| {
+        world.segment.rank(rank).state.get() == gradring::shm::seat::Seated::Joined
+    };
+    while !(joined(&world, 0) && joined(&world, 1)) {
+        assert!(Instant::now() < end, "they do not join");
+        std::thread::yield_now();
+    }
+    world.replicas[1].signal(Signal::SIGKILL);
+    survivors_say(&world.finish(), 1, "died 1");
+}
+
+#[test]
+fn however_a_replica_ends_the_others_are_told() {
+    let ends = [
+        ("panic", "panicked 1"),
+        ("exit", "died 1"),
+        ("abort", "died 1"),
+        ("leave", "left 1"),
+    ];
+    for operation in OPERATIONS {
+        for (end, expected) in ends {
+            let world = World::with("victim ends", 3, &with(setup(operation), "END", end));
+            let ended = world.finish();
+            survivors_say(&ended, 1, expected);
+            if end == "exit" {
+                assert_eq!(ended[1].status.code(), Some(3));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_abort_from_any_thread_reaches_all_with_its_reason() {
+    for operation in OPERATIONS {
+        let ended = World::with("aborts", 3, &setup(operation)).succeed();
+        survivors_say(&ended, 3, "aborted 1 the data is wrong");
+    }
+}
+
+#[test]
+fn a_stopped_replica_is_named_at_the_deadline_and_publishes_nothing_more() {
+    for operation in ["barrier", "step"] {
+        let setup = Setup {
+            deadline: Duration::from_secs(1),
+            ..setup(operation)
+        };
+        let mut world = World::with("until error", 3, &setup);
+        world.hear("running");
+        world.replicas[1].signal(Signal::SIGSTOP);
+        world.replicas[0].hear("error");
+        world.replicas[2].hear("error");
+        world.replicas[1].signal(Signal::SIGCONT);
+        survivors_say(&world.finish(), 3, "timed out 1");
+    }
+}
+
+#[test]
+fn a_barrier_against_a_step_is_a_mismatch_that_names_both() {
+    let ended = World::start("mismatch", 2).succeed();
+    let expected = "mismatch 0: barrier; 1: step of exchange 0 (1000 elements)";
+    survivors_say(&ended, 2, expected);
+}
+
+#[test]
+fn all_reduces_that_differ_are_a_mismatch_that_names_both() {
+    let ended = World::start("mismatched values", 2).succeed();
+    survivors_say(
+        &ended,
+        2,
+        "mismatch 0: all_reduce of 1 values (sum of u64); 1: all_reduce of 1 values (max of u64)",
+    );
+}
+
+#[test]
+fn a_replica_that_never_joins_is_named() {
+    let mut world = World::empty(4, &setup("barrier"));
+    for rank in [0, 2] {
+        world.add("join briefly", rank, &setup("barrier"));
+    }
+    for replica in world.succeed() {
+        let message = replica.one("message");
+        assert!(message.contains("missing ranks 1, 3"), "{message}");
+    }
+}
+
+#[test]
+fn a_second_process_of_a_rank_is_refused() {
+    let mut world = World::with("until error", 2, &setup("barrier"));
+    world.hear("running");
+    world.add("until error", 1, &setup("barrier"));
+    let message = world.replicas[2].hear("message");
+    assert!(message.contains("rank 1 is taken by process"), "{message}");
+    assert!(
+        message.contains(&world.replicas[1].pid().to_string()),
+        "{message}"
+    );
+    // The run of the two goes on undisturbed, until this.
+    world.replicas[1].signal(Signal::SIGKILL);
+    world.replicas[0].hear("error died 1");
+}
+
+#[test]
+fn a_dead_replica_with_a_living_child_and_without_descriptors_is_reported() {
+    let mut world = World::with("descriptors", 2, &setup("step"));
+    let child = world.replicas[1]
+        .hear("child")
+        .trim_start_matches("child ")
+        .parse()
+        .expect("a number");
+    world.hear("running");
+    world.replicas[1].signal(Signal::SIGKILL);
+    survivors_say(&world.finish(), 1, "died 1");
+    // This test's own process's child's child; it would end by itself.
+    let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(child), Signal::SIGKILL);
+}
+
+#[test]
+fn a_storm_of_signals_causes_no_error() {
+    World::start("signals", 2).succeed();
+}
+
+#[test]
+fn eight_replicas_on_one_core_finish() {
+    let wrapper = ["taskset", "-c", "0"].map(str::to_owned).to_vec();
+    let ended = World::with(
+        "crowd",
+        8,
+        &Setup {
+            wrapper,
+            cores: 1,
+            ..Setup::default()
+        },
+    )
+    .succeed();
+    let hashes: Vec<&str> = ended
+        .iter()
+        .map(|replica| replica.one("parameters"))
+        .collect();
+    assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
+}
+
+#[test]
+fn two_runs_at_once_do_not_meet() {
+    let one = World::start("crowd", 2);
+    let two = World::start("crowd", 3);
+    let (one, two) = (one.succeed(), two.succeed());
+    assert_eq!(one[0].one("parameters"), one[1].one("parameters"));
+    assert_eq!(two[0].one("parameters"), two[2].one("parameters"));
+    assert_ne!(
+        one[0].one("parameters"),
+        two[0].one("parameters"),
+        "other data"
+    );
+}
+
+/// Where a rank's ring lies in the segment's file.
+fn arena(world: &World, rank: usize) -> u64 {
+    let layout = world.segment.layout();
+    (layout.ring(rank) + layout.arena) as u64
+}
+
+/// Writes into a segment from outside, as anybody of the same user can.
+fn scribble(world: &World, offset: u64, bytes: &[u8]) {
+    let path = format!("/dev/shm{}", world.segment.name());
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .expect("the segment is there");
+    file.write_all_at(bytes, offset)
+        .expect("inside the segment");
+}
+
+fn read(world: &World, offset: u64) -> u8 {
+    let path = format!("/dev/shm{}", world.segment.name());
+    let mut byte = [0];
+    std::fs::File::open(path)
+        .expect("the segment is there")
+        .read_exact_at(&mut byte, offset)
+        .expect("inside");
+    byte[0]
+}
+
+#[test]
+fn every_byte_of_a_records_header_is_checked() {
+    for byte in 0..64 {
+        let mut world = World::start("one step", 2);
+        world.hear("made");
+        // Rank 0 is stopped; rank 1 publishes the only record of its first step and waits.
+        let offset_of_ring = arena(&world, 1);
+        let end = Instant::now() + PATIENCE;
+        while read(&world, offset_of_ring + 60) == 0
+            && read(&world, offset_of_ring + 61) == 0
+            && read(&world, offset_of_ring + 62) == 0
+        {
+            assert!(Instant::now() < end, "rank 1 publishes nothing");
+            std::thread::yield_now();
+        }
+        wait_for_stop(&world.replicas[0]);
+        let offset = offset_of_ring + byte;
+        scribble(&world, offset, &[read(&world, offset) ^ 0x10]);
+        world.replicas[0].signal(Signal::SIGCONT);
+        let ended = world.finish();
+        assert_eq!(
+            ended[0].one("error"),
+            "protocol 1",
+            "byte {byte}: {:?}",
+            ended[0].heard
+        );
+        assert_eq!(
+            ended[1].one("error"),
+            "protocol 1",
+            "byte {byte}: {:?}",
+            ended[1].heard
+        );
+    }
+}
+
+fn wait_for_stop(process: &world::Process) {
+    let path = format!("/proc/{}/stat", process.pid());
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let stat = std::fs::read_to_string(&path).expect("it lives");
+        if stat
+            .rsplit(')')
+            .next()
+            .is_some_and(|rest| rest.trim_start().starts_with('T'))
+        {
+            return;
+        }
+        assert!(Instant::now() < end, "it does not stop");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn random_bytes_anywhere_in_a_live_segment_are_never_more_than_errors_or_wrong_numbers() {
+    let mut seed = 0x1234_5678_9ABC_DEF1_u64;
+    let mut random = move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    for round in 0..25 {
+        let setup = Setup {
+            deadline: Duration::from_secs(2),
+            ..Setup::default()
+        };
+        let mut world = World::with("scribbled", 3, &setup);
+        let total = world.segment.layout().total as u64;
+        // Half of the rounds in the lines that decide something, half anywhere, arenas mostly.
+        let within = if round % 2 == 0 {
+            total
+        } else {
+            arena(&world, 0)
+        };
+        world.replicas[0].hear("running");
+        for _ in 0..if round % 4 < 2 { 2000 } else { 20 } {
+            let bytes = random().to_le_bytes();
+            let length = 1 + (random() % 8) as usize;
+            scribble(&world, random() % (within - 8), &bytes[..length]);
+        }
+        for (rank, replica) in world.finish().iter().enumerate() {
+            assert!(
+                replica.status.success(),
+                "round {round}, rank {rank}: {} {:?}",
+                replica.status,
+                replica.heard
+            );
+            replica.one("ended");
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The launcher with real processes: plain programs by shell scripts, replicas that join by this test's own program.
+#![cfg(feature = "cli")]
+
+#[path = "launch/command_line.rs"]
+mod command_line;
+#[path = "launch/failures.rs"]
+mod failures;
+#[path = "launch/joined.rs"]
+mod joined;
+#[path = "launch/leftovers.rs"]
+mod leftovers;
+#[path = "launch/library.rs"]
+mod library;
+#[path = "launch/output.rs"]
+mod output;
+#[path = "launch/stopping.rs"]
+mod stopping;
+#[path = "launch/tool.rs"]
+mod tool;
+
+/// Not a test: what this program does when a test has started it as a replica.
+#[test]
+fn replica() {
+    joined::replica();
+}
