@@ -62,7 +62,7 @@ pub enum Look {
 }
 
 fn generation(word: u64) -> u64 {
-    word >> GENERATION & GENERATION_MASK
+    (word >> GENERATION) & GENERATION_MASK
 }
 
 /// The word after the last arrival, which made it `full`.
@@ -72,7 +72,7 @@ fn closed(full: u64, world_size: u8, identity: u32) -> u64 {
     if sum != identity.wrapping_mul(u32::from(world_size)) {
         next |= MISMATCH;
     }
-    if full >> STOPS & 0xFF != 0 {
+    if (full >> STOPS) & 0xFF != 0 {
         next |= STOP;
     }
     next
@@ -91,7 +91,7 @@ impl Barrier {
     /// `identity`: what this rank has come for. `raised`: it has a flag up. A rank must see the ticket closed before it
     /// arrives again.
     pub fn arrive(&self, world_size: u8, identity: u32, raised: bool) -> Ticket {
-        let arrival = u64::from(identity) << SUM | u64::from(raised) << STOPS | 1;
+        let arrival = (u64::from(identity) << SUM) | (u64::from(raised) << STOPS) | 1;
         // Release publishes what this rank wrote before; Acquire gives the last arriver what all others wrote, and its
         // exchange passes it on. Pairs with `look`.
         let found = self
