@@ -6,6 +6,7 @@ use super::operation::{Kind, Operation, announced, has_come};
 use super::shared::Shared;
 use crate::shm::life::{self, Life};
 use crate::shm::poison::Verdict;
+use crate::shm::seat::{Sight, sight};
 use std::time::{Duration, Instant};
 
 /// How long a rank that has a processor of its own spins before it yields. A hand-over takes about 0.1 us; waking a
@@ -85,14 +86,16 @@ impl Wait<'_> {
             let since = checked.map_or(SLICE, |checked| checked.elapsed());
             if since >= SLICE {
                 checked = Some(Instant::now());
-                if let Some(trouble) = self.trouble(start.elapsed(), hint) {
-                    // What this rank waits for may have come just before.
-                    if let Look::Ready(value) = look()? {
-                        return Ok(value);
-                    }
-                    return Err(self.poison(trouble.cause, trouble.rank));
+                let came = || match look() {
+                    Ok(Look::Ready(value)) => Some(Ok(value)),
+                    Ok(Look::Pending(_)) => None,
+                    Err(error) => Some(Err(error)),
+                };
+                match sight(came, || self.trouble(start.elapsed(), hint)) {
+                    Sight::Came(result) => return result,
+                    Sight::NotYet => continue,
+                    Sight::Gone(trouble) => return Err(self.poison(trouble.cause, trouble.rank)),
                 }
-                continue;
             }
             let mut seen = Ok(Look::Pending(None));
             self.shared
