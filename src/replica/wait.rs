@@ -61,8 +61,10 @@ impl Wait<'_> {
         let crowded = self.shared.crowded();
         if !crowded {
             loop {
-                for _ in 0..64 {
-                    std::hint::spin_loop();
+                for turn in 0..64 {
+                    if turn % 8 == 0 {
+                        std::hint::spin_loop();
+                    }
                     if let Look::Ready(value) = look()? {
                         return Ok(value);
                     }
