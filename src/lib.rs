@@ -1,4 +1,4 @@
-//! gradring makes a Rust trainer data-parallel on one node.
+#![doc = include_str!("../README.md")]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("gradring's engine needs Linux: futexes, robust lists and /dev/shm");

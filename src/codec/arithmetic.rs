@@ -78,8 +78,10 @@ impl Unit {
     /// The threshold next to `t` that a policy may give: cut to 8 significant bits, from [`LEAST`](Unit::LEAST) to
     /// [`MOST`](Unit::MOST).
     pub(crate) fn nearest_threshold(t: f32) -> f32 {
-        // Not `clamp`, which would keep a NaN.
-        cut8(t.max(Unit::LEAST).min(Unit::MOST))
+        if t.is_nan() {
+            return Unit::LEAST;
+        }
+        cut8(t.clamp(Unit::LEAST, Unit::MOST))
     }
 
     /// The unit next to these numbers.

@@ -21,7 +21,7 @@ pub(crate) const CODE: usize = 2;
 
 /// Elements between two looks at which format is the smaller one. Pieces never cross a block's end.
 const PIECE: usize = 4096;
-const _: () = assert!(BLOCK % PIECE == 0 && PIECE % 32 == 0);
+const _: () = assert!(BLOCK.is_multiple_of(PIECE) && PIECE.is_multiple_of(32));
 
 /// One hit in so many elements makes a piece dense.
 const DENSE: usize = 256;
@@ -480,4 +480,32 @@ unsafe fn word(bytes: &[MaybeUninit<u8>], at: usize) -> u32 {
     let four = &bytes[4 * at..][..4];
     // SAFETY: the caller's promise.
     u32::from_le_bytes([0, 1, 2, 3].map(|i| unsafe { four[i].assume_init() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_residuals_statistics_are_of_all_when_small_and_near_when_large() {
+        assert_eq!(look_at(&[]), (0.0, 0.0));
+        assert_eq!(look_at(&[1.0, -3.0, 0.5]), (3.0, 4.5));
+        let all: Vec<f32> = (0..1024).map(|i| i as f32).collect();
+        assert_eq!(look_at(&all), (1023.0, 1023.0 * 512.0));
+
+        let large: Vec<f32> = (0..CHUNK).map(|i| (i * 7919 % 1000) as f32).collect();
+        let (most, l1) = look_at(&large);
+        let exact: f64 = large.iter().copied().map(f64::from).sum();
+        assert!(
+            (900.0..1000.0).contains(&most) && (l1 / exact - 1.0).abs() < 0.1,
+            "{most} {l1} {exact}"
+        );
+    }
+
+    #[test]
+    fn clipping_multiples_that_could_cut_what_a_hit_leaves_are_refused() {
+        assert_eq!(Clip::new(2.0).map(Clip::multiple), Ok(2.0));
+        assert_eq!(Clip::new(1.99), Err(ClipError { found: 1.99 }));
+        assert!(Clip::new(f32::NAN).is_err());
+    }
 }

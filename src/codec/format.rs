@@ -235,7 +235,7 @@ fn check_bitmap(elements: usize, hits: usize, payload: &[u8]) -> Result<(), Deco
             }
         }
     }
-    if elements % 16 != 0 {
+    if !elements.is_multiple_of(16) {
         let last = word(&payload[payload.len() - 4..]);
         if last >> (2 * (elements % 16)) != 0 {
             return Err(DecodeError::Padding {

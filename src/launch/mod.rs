@@ -66,7 +66,7 @@ pub use crate::shm::layout::DEFAULT_RING_CAPACITY;
 ///
 /// Its standard input is empty (`/dev/null`): there is one input and many replicas. It runs in a session of its own, with
 /// no signal blocked or ignored.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[must_use = "a launch does nothing until `run`"]
 pub struct Launch {
     program: OsString,
@@ -154,7 +154,7 @@ impl Launch {
         self
     }
 
-    /// Something that stops this run from another thread or a signal handler; of all clones alike.
+    /// Something that stops this run from another thread or a signal handler.
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
@@ -164,7 +164,8 @@ impl Launch {
     /// Blocks the calling thread, which must be the one that lives as long as they do: the kernel kills them when it ends.
     /// Waits for the replicas' pids only, installs no signal handlers, makes no subreaper. What the replicas write goes
     /// to this process's standard output and standard error, whole lines at a time, through two threads; what the
-    /// launcher itself has to say goes to standard error with `gradring: ` before it.
+    /// launcher itself has to say goes to standard error with `gradring: ` before it. They take the locks of
+    /// [`std::io::stdout`] and [`std::io::stderr`] for each piece, so the calling thread must not hold these.
     ///
     /// # Errors
     ///

@@ -269,9 +269,6 @@ impl Collector {
             }
             self.end(at);
         }
-        self.shared.drained[self.kind as usize].store(true, Ordering::Release);
-        self.shared.done[self.kind as usize].store(true, Ordering::Release);
-        self.shared.changed.set();
     }
 
     fn feed(&mut self, at: usize, bytes: &[u8]) {
@@ -328,6 +325,15 @@ impl Collector {
                 self.shared.say(&line);
             }
         }
+    }
+}
+
+/// However the thread ends: nobody waits for it any more.
+impl Drop for Collector {
+    fn drop(&mut self) {
+        self.shared.drained[self.kind as usize].store(true, Ordering::Release);
+        self.shared.done[self.kind as usize].store(true, Ordering::Release);
+        self.shared.changed.set();
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) const POLL: Duration = Duration::from_millis(10);
 const UNKILLABLE: Duration = Duration::from_secs(10);
 
 /// How long the end waits for what a rank has left behind, which was killed, but is not this process's to wait for.
-const LEFTOVERS: Duration = Duration::from_millis(100);
+const LEFTOVERS: Duration = Duration::from_millis(50);
 
 /// One rank's process, from its start to its end.
 #[derive(Debug)]
@@ -127,6 +127,7 @@ pub(super) struct Processes {
     pub(super) list: Vec<Process>,
     /// A forked child of the launcher has a copy of this, and nothing to do with it.
     owner: u32,
+    finished: bool,
 }
 
 impl Processes {
@@ -134,6 +135,7 @@ impl Processes {
         Processes {
             list: Vec::new(),
             owner: std::process::id(),
+            finished: false,
         }
     }
 
@@ -169,7 +171,9 @@ impl Processes {
                 process.reaped = true;
             }
         }
-        self.wait_for_leftovers();
+        if !std::mem::replace(&mut self.finished, true) {
+            self.wait_for_leftovers();
+        }
     }
 
     /// Until every group is empty, if that is soon: where the first process of a container does not reap, the zombies of a
@@ -245,6 +249,7 @@ mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::Command;
 
+    #[expect(clippy::zombie_processes, reason = "`Processes` reaps it")]
     fn start(script: &str, pidfds: bool) -> Processes {
         let child = Command::new("/bin/sh")
             .args(["-c", script])

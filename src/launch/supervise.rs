@@ -21,6 +21,8 @@ const EARLY: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long what the ranks have started may go on writing when they have ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long the last output may take to be written when nobody has time.
+const HURRY: Duration = Duration::from_millis(250);
 /// A second stop within this time is the first one's echo.
 const ECHO: Duration = Duration::from_millis(250);
 
@@ -82,12 +84,15 @@ impl Run<'_> {
             told: false,
         };
         loop {
-            for rank in 0..self.processes.list.len() {
-                if self.processes.list[rank].look() {
-                    self.has_ended(rank, &mut watch);
-                }
-            }
+            let looks = self.processes.list.iter_mut().enumerate();
+            let ended: Vec<usize> = looks
+                .filter_map(|(rank, process)| process.look().then_some(rank))
+                .collect();
+            // A stop first: who signals launcher and replicas alike has asked for no failure.
             self.heed_stops(&mut watch);
+            for rank in ended {
+                self.has_ended(rank, &mut watch);
+            }
             self.look_for_waiting(&mut watch);
             self.lose_patience(&mut watch);
             if !self.processes.list.iter().any(Process::is_running) {
@@ -305,21 +310,21 @@ impl Run<'_> {
                 })
             }
         };
-        let mut heeded = watch.heeded;
-        if !watch.hurry {
+        let mut hurry = watch.hurry;
+        if !hurry {
             // A `tee` behind a replica, for example, ends by itself as soon as it has written all.
-            self.wait_for(Output::drained, Some(LAST_WORDS), &mut heeded);
+            hurry = self.wait_for(Output::drained, Some(LAST_WORDS), watch.heeded);
         }
         // Whoever has joined and outlives its rank in a group of its own hangs up with this.
         self.lifeline = None;
         self.processes.finish();
         self.output.finish();
-        let limit = match (watch.hurry, heeded) {
-            (true, _) => Some(ECHO),
+        let limit = match (hurry, watch.heeded) {
+            (true, _) => Some(HURRY),
             (false, 0) => None,
             (false, _) => Some(self.grace),
         };
-        self.wait_for(Output::done, limit, &mut heeded);
+        self.wait_for(Output::done, limit, self.stopper.asked());
 
         let culprit = blame.map(|blame| self.culprit(blame));
         let stopped_by = match watch.phase {
@@ -341,25 +346,25 @@ impl Run<'_> {
         }
     }
 
-    /// Until the output threads are so far, the limit has passed, or one more stop is asked for.
-    fn wait_for(&self, so_far: fn(&Output) -> bool, limit: Option<Duration>, heeded: &mut u32) {
+    /// Until the output threads are so far, the limit has passed, or more than `heeded` stops are asked for: then true.
+    fn wait_for(&self, so_far: fn(&Output) -> bool, limit: Option<Duration>, heeded: u32) -> bool {
         let until = limit.map(|limit| Instant::now() + limit);
         while !so_far(&self.output) {
+            if self.stopper.asked() > heeded {
+                return true;
+            }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                return;
+                break;
             }
             let fds = [self.output.changed().as_fd(), self.stopped.as_fd()];
             if wait(&fds, left).is_err() {
-                return;
+                break;
             }
             self.output.changed().clear();
             self.stopped.clear();
-            if self.stopper.asked() != *heeded {
-                *heeded = self.stopper.asked();
-                return;
-            }
         }
+        false
     }
 
     fn culprit(&self, blame: Blame) -> Culprit {

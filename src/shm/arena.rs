@@ -156,31 +156,53 @@ impl<'a> Arena<'a> {
             .map_or(0, |log| 1 << log)
     }
 
-    fn inside(&self, offset: u64, length: usize) -> bool {
-        offset + length as u64 <= self.capacity()
+    /// The cells of `length` bytes at `offset`: which cell, which bytes in it, which of the `length`.
+    fn pieces(
+        &self,
+        offset: u64,
+        length: usize,
+    ) -> Option<
+        impl Iterator<
+            Item = (
+                &loom::cell::UnsafeCell<u64>,
+                core::ops::Range<usize>,
+                core::ops::Range<usize>,
+            ),
+        >,
+    > {
+        let start = offset as usize;
+        let end = start + length;
+        (end as u64 <= self.capacity()).then(|| {
+            (start / 8..end.div_ceil(8)).map(move |cell| {
+                let (from, to) = (start.max(8 * cell), end.min(8 * cell + 8));
+                let inner = from - 8 * cell..to - 8 * cell;
+                (&self.cells.0[cell], inner, from - start..to - start)
+            })
+        })
     }
 
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> bool {
-        if !self.inside(offset, bytes.len()) {
+        let Some(pieces) = self.pieces(offset, bytes.len()) else {
             return false;
-        }
-        for (i, byte) in bytes.iter().enumerate() {
-            let at = offset as usize + i;
-            // SAFETY: the cell is not used outside of these closures; loom checks the race.
-            self.cells.0[at / 8]
-                .with_mut(|cell| unsafe { bytemuck::bytes_of_mut(&mut *cell)[at % 8] = *byte });
+        };
+        for (cell, inner, outer) in pieces {
+            // SAFETY: the cell is only used in closures such as this one; loom checks the race.
+            cell.with_mut(|cell| unsafe {
+                bytemuck::bytes_of_mut(&mut *cell)[inner].copy_from_slice(&bytes[outer]);
+            });
         }
         true
     }
 
     pub(super) fn read(&self, offset: u64, into: &mut [u8]) -> bool {
-        if !self.inside(offset, into.len()) {
+        let Some(pieces) = self.pieces(offset, into.len()) else {
             return false;
-        }
-        for (i, byte) in into.iter_mut().enumerate() {
-            let at = offset as usize + i;
-            // SAFETY: the cell is not used outside of these closures; loom checks the race.
-            *byte = self.cells.0[at / 8].with(|cell| unsafe { (*cell).to_ne_bytes()[at % 8] });
+        };
+        for (cell, inner, outer) in pieces {
+            // SAFETY: the cell is only used in closures such as this one; loom checks the race.
+            cell.with(|cell| unsafe {
+                into[outer].copy_from_slice(&(*cell).to_ne_bytes()[inner]);
+            });
         }
         true
     }

@@ -68,7 +68,7 @@ fn generation(word: u64) -> u64 {
 /// The word after the last arrival, which made it `full`.
 fn closed(full: u64, world_size: u8, identity: u32) -> u64 {
     let sum = (full >> SUM) as u32;
-    let mut next = (generation(full) + 1 & GENERATION_MASK) << GENERATION;
+    let mut next = ((generation(full) + 1) & GENERATION_MASK) << GENERATION;
     if sum != identity.wrapping_mul(u32::from(world_size)) {
         next |= MISMATCH;
     }

@@ -70,7 +70,7 @@ pub(super) fn check_tail(seen: u64, found: u64, cursor: u64, capacity: u64) -> R
             found,
         });
     }
-    if found % UNIT_U64 != 0 {
+    if !found.is_multiple_of(UNIT_U64) {
         return Err(Corrupt::Misaligned { found });
     }
     Ok(())
@@ -90,7 +90,7 @@ pub(super) fn check_cursor(gate: u64, found: u64, tail: u64) -> Result<(), Corru
             found,
         });
     }
-    if found % UNIT_U64 != 0 {
+    if !found.is_multiple_of(UNIT_U64) {
         return Err(Corrupt::Misaligned { found });
     }
     Ok(())

@@ -118,7 +118,7 @@ fn the_report_has_the_last_20_lines_of_the_culprits_stderr() {
 fn a_replica_that_does_not_stop_is_killed_after_the_grace_time() {
     let script = "[ $RANK = 0 ] && { trap '' TERM; echo ready; while :; do sleep 1000; done; }; \
                   read -r _ <$GATE; exit 5";
-    let mut gate = Gate::new();
+    let gate = Gate::new();
     let run = start(2, &["--grace", "1"], &gate.before(script));
     run.stdout.line("[0] ready");
     gate.open();
@@ -139,7 +139,7 @@ fn a_replica_that_does_not_stop_is_killed_after_the_grace_time() {
 fn a_replica_that_fails_by_itself_after_the_culprit_is_told_apart() {
     let script = "[ $RANK = 0 ] && { read -r _ <$GATE; exit 4; }; \
                   trap 'exit 9' TERM; echo ready; sleep 1000 & wait";
-    let mut gate = Gate::new();
+    let gate = Gate::new();
     let run = start(2, &[], &gate.before(script));
     run.stdout.line("[1] ready");
     gate.open();

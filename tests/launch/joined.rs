@@ -103,6 +103,18 @@ pub(crate) fn replica() {
             0
         }
         ("never_joins", true) => 0,
+        ("is_slow_to_join", true) => {
+            tell(format_args!("waits {}", std::process::id()));
+            wait_for_ever();
+            0
+        }
+        ("is_large", true) => {
+            let memory = vec![1_u8; 512 << 20];
+            let replica = join();
+            let code = barriers(&replica);
+            drop(memory);
+            code
+        }
         ("exits_without_leaving", true) => {
             let replica = join();
             replica.barrier().expect("all come");
@@ -171,6 +183,27 @@ fn a_killed_replica_is_the_culprit_whoever_ends_first() {
     let expected = format!("1 (pid {}) failed first: killed by SIGKILL after ", pids[1]);
     assert!(report(&ended).starts_with(&expected), "{}", ended.stderr);
     assert!(!has_name(&name));
+}
+
+#[test]
+fn a_killed_replica_with_much_memory_is_the_culprit_too() {
+    let run = start(2, &[], "is_large");
+    let pid = run.stdout.line("[1] @ joined ");
+    run.stdout.line("[0] @ joined ");
+    kill(pid.parse().unwrap(), libc::SIGKILL);
+    let ended = run.finish();
+    assert_eq!(ended.code, 137, "{}", ended.stderr);
+    assert!(report(&ended).starts_with("1 (pid "), "{}", ended.stderr);
+}
+
+#[test]
+fn a_replica_that_is_killed_before_it_joins_is_the_culprit() {
+    let run = start(3, &[], "is_slow_to_join");
+    let pid = run.stdout.line("[1] @ waits ");
+    kill(pid.parse().unwrap(), libc::SIGKILL);
+    let ended = run.finish();
+    assert_eq!(ended.code, 137, "{}", ended.stderr);
+    assert!(report(&ended).starts_with("1 (pid "), "{}", ended.stderr);
 }
 
 #[test]

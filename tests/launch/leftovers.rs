@@ -35,11 +35,7 @@ fn grandchildren_are_gone_with_their_rank() {
 
 #[test]
 fn a_killed_launcher_leaves_no_replica() {
-    let mut run = start(
-        3,
-        &[],
-        "echo $$; trap '' TERM; while :; do sleep 1000; done",
-    );
+    let mut run = start(3, &[], "echo $$; trap '' TERM; exec sleep 1000");
     let pids = [0, 1, 2].map(|rank| run.stdout.line(&format!("[{rank}] ")));
     run.signal(libc::SIGKILL);
     assert_eq!(run.wait(), 137);
@@ -152,7 +148,7 @@ fn a_run_that_cannot_start_all_its_replicas_leaves_none() {
 
 #[test]
 fn a_killed_launchers_segment_is_swept_by_the_next() {
-    let mut first = start(1, &[], "echo $GRADRING_SEGMENT; sleep 1000");
+    let mut first = start(1, &[], "echo $GRADRING_SEGMENT; exec sleep 1000");
     let name = first.stdout.line("[0] ");
     first.signal(libc::SIGKILL);
     first.wait();

@@ -1,8 +1,11 @@
 //! The launcher as a library.
 
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
-use gradring::launch::{How, Launch, LaunchError};
+use gradring::launch::{How, Launch, LaunchError, Outcome, Stopper};
+
+use crate::tool::Gate;
 
 fn shell(script: &str) -> Launch {
     Launch::new("/bin/sh").arg("-c").arg(script)
@@ -28,30 +31,59 @@ fn an_outcome_says_all_that_the_report_says() {
     );
 }
 
-#[test]
-fn a_run_can_be_stopped_from_another_thread() {
-    let launch = shell("sleep 1000").replicas(2).env("UNUSED", "");
+/// Runs a script of one replica; `stop` is called as soon as the script has written a line to `$GATE`.
+fn stopped(script: &str, stop: impl FnOnce(Stopper) + Send + 'static) -> Outcome {
+    let ready = Gate::new();
+    let launch = shell(&ready.before(script)).grace(Duration::from_secs(1000));
     let stopper = launch.stopper();
-    let stopping = std::thread::spawn(move || stopper.stop(libc::SIGTERM));
+    let stopping = std::thread::spawn(move || {
+        ready.wait();
+        stop(stopper);
+    });
     let outcome = launch.run().unwrap();
     stopping.join().unwrap();
+    outcome
+}
+
+#[test]
+fn a_run_can_be_stopped_from_another_thread() {
+    let script = "echo >$GATE; exec sleep 1000";
+    let outcome = stopped(script, |stopper| stopper.stop(libc::SIGTERM));
     assert_eq!(
         (outcome.code, outcome.stopped_by),
         (143, Some(libc::SIGTERM))
     );
     assert!(outcome.culprit.is_none());
-    assert!(outcome.ranks.iter().all(|end| end.how == How::StoppedByUs));
+    assert_eq!(outcome.ranks[0].how, How::StoppedByUs);
+    assert_eq!(
+        outcome.ranks[0].status.unwrap().signal(),
+        Some(libc::SIGTERM)
+    );
 }
 
 #[test]
 fn a_second_stop_kills_whoever_is_deaf() {
-    let launch =
-        shell("trap '' INT; while :; do sleep 1000; done").grace(Duration::from_secs(1000));
-    let stopper = launch.stopper();
-    stopper.clone().stop(libc::SIGINT);
-    stopper.stop(libc::SIGINT);
-    let outcome = launch.run().unwrap();
+    let script = "trap '' INT; echo >$GATE; while :; do sleep 1000; done";
+    let outcome = stopped(script, |stopper| {
+        stopper.clone().stop(libc::SIGINT);
+        stopper.stop(libc::SIGINT);
+    });
     assert_eq!(outcome.code, 130);
+    assert_eq!(
+        outcome.ranks[0].status.unwrap().signal(),
+        Some(libc::SIGKILL)
+    );
+}
+
+#[test]
+fn a_sigterm_that_comes_twice_at_once_leaves_the_grace_time() {
+    let script = "trap 'exit 0' TERM; echo >$GATE; sleep 1000 & wait";
+    let outcome = stopped(script, |stopper| {
+        stopper.stop(libc::SIGTERM);
+        stopper.stop(libc::SIGTERM);
+    });
+    assert_eq!(outcome.code, 143);
+    assert_eq!(outcome.ranks[0].how, How::Succeeded);
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn a_second_ctrl_c_kills_at_once() {
 #[test]
 fn a_stop_while_the_others_are_given_grace_after_a_failure_kills_them_at_once() {
     let script = format!("[ $RANK = 1 ] && {{ read -r _ <$GATE; exit 6; }}; {DEAF}");
-    let mut gate = Gate::new();
+    let gate = Gate::new();
     let run = start(2, &["--grace", "1000"], &gate.before(&script));
     run.stdout.line("[0] ready");
     gate.open();

@@ -159,7 +159,8 @@ impl Stream {
     }
 }
 
-/// A line that a script waits for by `read -r _ <"$GATE"`, so that the test decides when it goes on.
+/// A line that a script waits for by `read -r _ <$GATE`, so that the test decides when it goes on; or that it writes by
+/// `echo >$GATE`, so that the test knows how far it is.
 pub(crate) struct Gate {
     folder: tempfile::TempDir,
     pipe: std::fs::File,
@@ -187,8 +188,12 @@ impl Gate {
         )
     }
 
-    pub(crate) fn open(&mut self) {
-        self.pipe.write_all(b"\n").expect("room in the pipe");
+    pub(crate) fn open(&self) {
+        (&self.pipe).write_all(b"\n").expect("room in the pipe");
+    }
+
+    pub(crate) fn wait(&self) {
+        (&self.pipe).read_exact(&mut [0]).expect("a line");
     }
 }
 

@@ -106,23 +106,33 @@ unsafe fn store(to: *mut f32, group: Group) {
     }
 }
 
-/// The group's s where a value is special: the scalar rule, in vectors.
+/// The group's s where a value is special, in the residual's place: the scalar rule, in vectors. Hits that cannot be
+/// had back from what they leave are logged. How many elements were dropped.
+///
+/// Slices, not vectors, go in and out, so that the pass itself keeps its vectors in registers.
 #[cold]
 #[inline(never)]
 #[target_feature(enable = "avx2")]
-fn careful(r: Group, u: Group, constants: &Constants, tally: &mut Tally) -> Group {
-    let least = _mm256_set1_epi32(LEAST_NORMAL as i32 - 1);
-    let infinity = _mm256_set1_epi32(INFINITY as i32);
-    let canon = |x: __m256| {
-        let normal = _mm256_cmpgt_epi32(magnitude(x, constants), least);
-        _mm256_and_ps(x, _mm256_castsi256_ps(normal))
-    };
-    [0, 1, 2, 3].map(|i| {
-        let sum = _mm256_add_ps(r[i], canon(u[i]));
-        let finite = _mm256_cmpgt_epi32(infinity, magnitude(sum, constants));
-        tally.dropped += signs(finite).count_zeros() - (u32::BITS - LANES as u32);
-        _mm256_blendv_ps(r[i], canon(sum), _mm256_castsi256_ps(finite))
-    })
+fn careful(
+    residual: &mut [f32],
+    update: &[f32],
+    first: usize,
+    rule: &Rule,
+    log: &mut Vec<Logged>,
+) -> u32 {
+    let mut dropped = 0;
+    for (r, &u) in residual.iter_mut().zip(update) {
+        let (s, not_finite) = scalar::accumulate(*r, u);
+        *r = s;
+        dropped += u32::from(not_finite);
+    }
+    for (i, s) in residual.iter().enumerate() {
+        // What is logged is a hit: it is far above the threshold.
+        if s.to_bits() & MAGNITUDE >= rule.logged {
+            log.push((first + i, *s));
+        }
+    }
+    dropped
 }
 
 /// For each mask of eight lanes, the byte shuffle that moves its lanes' halves to the front.
@@ -154,24 +164,6 @@ fn spend(s: Group, hits: [__m256i; VECTORS], constants: &Constants) -> Group {
     })
 }
 
-/// Logs the hits of a group that cannot be had back from what they leave.
-#[cold]
-#[inline(never)]
-#[target_feature(enable = "avx2")]
-fn log_large(s: Group, first: usize, rule: &Rule, log: &mut Vec<Logged>) {
-    for (vector, s) in s.into_iter().enumerate() {
-        let mut lanes = [0f32; LANES];
-        // SAFETY: the array has a vector's size.
-        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), s) };
-        for (lane, s) in lanes.into_iter().enumerate() {
-            // What is logged is a hit: it is far above the threshold.
-            if s.to_bits() & MAGNITUDE >= rule.logged {
-                log.push((first + vector * LANES + lane, s));
-            }
-        }
-    }
-}
-
 #[inline]
 #[target_feature(enable = "avx2")]
 fn fold(running: __m256i) -> u32 {
@@ -198,14 +190,11 @@ fn pass<const SKIP: bool>(
     let constants = &Constants::new(rule);
     let mut tally = Tally::default();
     let mut running = _mm256_setzero_si256();
-    for (index, (r, u)) in residual
-        .chunks_exact_mut(GROUP)
-        .zip(update.chunks_exact(GROUP))
-        .enumerate()
-    {
-        ahead(r, u);
+    let groups = residual.chunks_exact_mut(GROUP);
+    for (index, (residual, update)) in groups.zip(update.chunks_exact(GROUP)).enumerate() {
+        ahead(residual, update);
         // SAFETY: the slices have a group's elements.
-        let (r, u, place) = unsafe { (load(r.as_ptr()), load(u.as_ptr()), r.as_mut_ptr()) };
+        let (r, u) = unsafe { (load(residual.as_ptr()), load(update.as_ptr())) };
         let mut s = [0, 1, 2, 3].map(|i| _mm256_add_ps(r[i], u[i]));
         let mut m = s.map(|s| magnitude(s, constants));
         let mut largest = largest_of(m);
@@ -221,21 +210,22 @@ fn pass<const SKIP: bool>(
             if signs(_mm256_or_si256(tiny, hit)) == 0 {
                 running = _mm256_max_epi32(running, largest);
                 // SAFETY: as above.
-                unsafe { store(place, s) };
+                unsafe { store(residual.as_mut_ptr(), s) };
                 continue;
             }
         }
         let large = _mm256_cmpgt_epi32(largest, constants.ordinary);
         if signs(_mm256_or_si256(tiny, large)) != 0 {
-            s = careful(r, u, constants, &mut tally);
+            tally.dropped += careful(residual, update, first + index * GROUP, rule, log);
+            // SAFETY: as above.
+            s = unsafe { load(residual.as_ptr()) };
             m = s.map(|s| magnitude(s, constants));
             largest = largest_of(m);
-            log_large(s, first + index * GROUP, rule, log);
         }
         running = _mm256_max_epi32(running, largest);
         let hits = m.map(|m| _mm256_cmpgt_epi32(m, constants.below));
         // SAFETY: as above.
-        unsafe { store(place, spend(s, hits, constants)) };
+        unsafe { store(residual.as_mut_ptr(), spend(s, hits, constants)) };
         emit(index * GROUP, s, hits);
     }
     tally.largest = fold(running);

@@ -79,22 +79,24 @@ fn pass(
 }
 
 /// Accumulates a group that has neither hits nor special values, and says how large it is; leaves any other alone. The
-/// loops have no branches, so that a compiler can make vectors of them.
+/// loops have neither branches nor unknown lengths, so that a compiler can make vectors of them.
 #[inline(always)]
 fn accumulate_plain(rule: &Rule, residual: &mut [f32], update: &[f32]) -> Option<u32> {
-    let (mut largest, mut least) = (0, u32::MAX);
-    for (r, u) in residual.iter().zip(update) {
-        let size = (r + u).to_bits() & MAGNITUDE;
+    let residual: &mut [f32; GROUP] = residual.try_into().ok()?;
+    let update: &[f32; GROUP] = update.try_into().ok()?;
+    let mut sums = [0f32; GROUP];
+    let (mut largest, mut tiny) = (0i32, 0u32);
+    for i in 0..GROUP {
+        sums[i] = residual[i] + update[i];
+        let size = (sums[i].to_bits() & MAGNITUDE) as i32;
         largest = largest.max(size);
-        // Zero wraps round to the top, so that only what is tiny and not 0 is low.
-        least = least.min(size.wrapping_sub(1));
+        tiny |= u32::from(size < TINY as i32) & u32::from(size != 0);
     }
-    if largest >= rule.threshold || least < TINY - 1 {
+    let largest = largest as u32;
+    if largest >= rule.threshold || tiny != 0 {
         return None;
     }
-    for (r, u) in residual.iter_mut().zip(update) {
-        *r += u;
-    }
+    *residual = sums;
     Some(largest)
 }
 

@@ -104,7 +104,8 @@ impl Quantile {
 }
 
 /// The threshold of 8 significant bits next to `kth`, the k-th largest of a sample, with which the number of hits in the
-/// sample is nearest to k; of two equally near the lower one. `larger`: all elements of the sample that are at least `kth`
+/// sample is nearest to k; of two equally near, and where
+/// the upper one has no hits, the lower one. `larger`: all elements of the sample that are at least `kth`
 /// cut to 8 significant bits, or more.
 ///
 /// Error feedback leaves many elements just below the threshold of the step before. Always cutting down would let
@@ -114,7 +115,7 @@ fn nearest_threshold(larger: &[f32], k: usize, kth: f32) -> f32 {
     let above = Unit::nearest_threshold(f32::from_bits(below.to_bits() + 0x1_0000));
     let hits = |t: f32| larger.iter().filter(|&&x| x >= t).count();
     let (many, few) = (hits(below), hits(above));
-    if k.saturating_sub(few) < many.saturating_sub(k) {
+    if few > 0 && k.saturating_sub(few) < many.saturating_sub(k) {
         above
     } else {
         below
@@ -188,6 +189,124 @@ impl ThresholdPolicy for Quantile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::policy::LastStep;
+
+    fn input(elements: usize, sample: &[f32]) -> PolicyInput<'_> {
+        PolicyInput {
+            elements,
+            sample,
+            last: None,
+        }
+    }
+
+    /// Positive numbers, in no order.
+    fn scattered(count: u32) -> Vec<f32> {
+        (0..count)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / 1e4)
+            .collect()
+    }
+
+    #[test]
+    fn the_threshold_is_next_to_the_kth_largest_of_the_sample_and_the_unit_the_mean_of_the_hits() {
+        let sample = scattered(50_000);
+        let mut sorted = sample.clone();
+        sorted.sort_by(f32::total_cmp);
+        for density in [1e-3, 1e-2, 0.25, 1.0] {
+            let mut quantile = Quantile::new(density).unwrap();
+            let unit = quantile.unit(&input(200_000, &sample));
+            let k = (50_000.0 * density) as usize;
+            let below = cut8(sorted[50_000 - k]).max(Unit::LEAST);
+            let above = f32::from_bits(below.to_bits() + 0x1_0000);
+            let count = |t: f32| sample.iter().filter(|&&x| x >= t).count();
+            let t = if count(above) > 0 && k.abs_diff(count(above)) < k.abs_diff(count(below)) {
+                above
+            } else {
+                below
+            };
+            let hits: Vec<f64> = sample
+                .iter()
+                .filter(|&&x| x >= t)
+                .map(|&x| f64::from(x))
+                .collect();
+            let mean = hits.iter().sum::<f64>() / hits.len() as f64;
+            assert_eq!(unit.t(), t);
+            assert_eq!(unit.v(), cut8(mean.min(2.0 * f64::from(t)) as f32));
+
+            let mut plain = Quantile::new(density)
+                .unwrap()
+                .with_magnitude(Magnitude::Threshold);
+            assert_eq!(
+                plain.unit(&input(200_000, &sample)),
+                Unit::new(t, t).unwrap()
+            );
+        }
+    }
+
+    #[test]
+    fn what_the_last_step_used_changes_the_effort_and_not_the_result() {
+        let sample = scattered(40_000);
+        let mut quantile = Quantile::new(1e-2).unwrap();
+        let expected = quantile.unit(&input(90_000, &sample));
+        for factor in [1e-6, 0.5, 0.99, 1.0, 1.01, 1.33, 1.34, 3.9, 4.1, 1e6] {
+            let t = cut8(expected.t() * factor);
+            let last = LastStep {
+                unit: Unit::new(t, t).unwrap(),
+                hits: 900,
+                density: 1e-2,
+            };
+            let unit = quantile.unit(&PolicyInput {
+                last: Some(last),
+                ..input(90_000, &sample)
+            });
+            assert_eq!(unit, expected, "after {factor}");
+        }
+    }
+
+    #[test]
+    fn samples_without_a_quantile_give_a_unit_all_the_same() {
+        let mut quantile = Quantile::default();
+        let least = Unit::new(Unit::LEAST, Unit::LEAST).unwrap();
+        assert_eq!(quantile.unit(&input(0, &[])), least);
+        assert_eq!(quantile.unit(&input(1000, &[])), least);
+        assert_eq!(quantile.unit(&input(1000, &[0.0; 1000])), least);
+        assert_eq!(
+            quantile.unit(&input(1, &[0.5])),
+            Unit::new(0.5, 0.5).unwrap()
+        );
+        assert_eq!(quantile.unit(&input(3, &[f32::MAX; 3])).t(), Unit::MOST);
+        assert_eq!(quantile.unit(&input(2, &[f32::NAN; 2])), least);
+        // Fewer hits than wanted are not 0: the others of the sample count for the quantile too.
+        let mut few = [0.0; 1000];
+        few[7] = 3.0;
+        assert_eq!(
+            quantile.unit(&input(1000, &few)),
+            Unit::nearest(Unit::LEAST, f32::MAX)
+        );
+    }
+
+    #[test]
+    fn sample_and_limit_follow_from_density_and_length() {
+        let hundredth = Quantile::default();
+        assert_eq!(hundredth.sample_size(25_557_032), 25_001);
+        assert_eq!(hundredth.limit(25_557_032), Some(2 * 255_570));
+        assert_eq!(hundredth.sample_size(1000), 1000);
+        assert_eq!(hundredth.limit(1000), Some(64));
+        assert_eq!(hundredth.limit(10), Some(20));
+        assert_eq!((hundredth.sample_size(0), hundredth.limit(0)), (0, Some(0)));
+        assert_eq!(Quantile::new(1e-3).unwrap().sample_size(1 << 30), 250_000);
+        assert_eq!(Quantile::new(1.0).unwrap().sample_size(1000), 250);
+    }
+
+    #[test]
+    fn densities_that_are_none_are_refused() {
+        for found in [0.0, -0.1, 1.1, f64::INFINITY] {
+            assert_eq!(
+                Quantile::new(found).err(),
+                Some(PolicyError::Density { found })
+            );
+        }
+        assert!(Quantile::new(f64::NAN).is_err());
+    }
 
     #[test]
     fn the_threshold_of_eight_bits_lies_on_the_side_whose_hits_are_nearer_to_those_wanted() {
@@ -196,6 +315,8 @@ mod tests {
         assert_eq!(nearest_threshold(&crowded, 3, 1.006), 1.007_812_5);
         let sparse = [1.02, 1.01, 1.006, 0.5];
         assert_eq!(nearest_threshold(&sparse, 3, 1.006), 1.0);
+        let all_just_below = [1.006, 1.004, 1.003, 1.001];
+        assert_eq!(nearest_threshold(&all_just_below, 1, 1.006), 1.0);
         assert_eq!(nearest_threshold(&[0.0; 4], 2, 0.0), Unit::LEAST);
     }
 }
