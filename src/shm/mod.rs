@@ -1,8 +1,12 @@
 //! Shared memory, and not a word about training: segment, layout, ring, barrier, bell, life token.
 
 pub mod arena;
+#[cfg(not(loom))]
+mod attach;
 pub mod barrier;
 pub mod bell;
+#[cfg(not(loom))]
+mod create;
 #[cfg(not(loom))]
 mod descriptor;
 pub mod frame;

@@ -9,32 +9,27 @@
 //! segment cannot be sealed.
 
 use std::fmt;
-use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, posix_fallocate};
-use nix::sys::mman::shm_unlink;
-use nix::sys::resource::{Resource, getrlimit};
-use nix::sys::statvfs::statvfs;
-use nix::unistd::geteuid;
-use shared_memory::{ShmemConf, ShmemError};
+use shared_memory::ShmemError;
 
+use super::attach::try_open;
 use super::barrier::Barrier;
 use super::bell::{Asleep, Bells};
-use super::descriptor::{Inode, open_standard_descriptors};
-use super::header::{self, Expected, Facts, Header, Refusal};
-use super::layout::{self, DEFAULT_RING_CAPACITY, LINE, Layout};
+use super::create::{create_as, random};
+use super::descriptor::open_standard_descriptors;
+use super::header::{Header, Refusal};
+use super::layout::{self, DEFAULT_RING_CAPACITY, Layout};
 pub use super::lines::*;
-use super::mapping::{Mapping, Presence, Shared};
-use super::name::{self, Lock};
+use super::mapping::{Mapping, Shared};
+use super::name;
 use super::poison::Poison;
 use super::ring::{Arena, Ring};
-use super::state::{Phase, State};
-use super::sync::{AtomicU32, AtomicU64, Futex, Ordering, Padded, fence};
+use super::state::State;
+use super::sync::{AtomicU32, AtomicU64, Futex, Padded};
 
 // SAFETY: made of atomics only, and so all bytes are values.
 unsafe impl Shared for State {}
@@ -54,13 +49,9 @@ unsafe impl Shared for Padded<Futex> {}
 unsafe impl Shared for Padded<AtomicU64> {}
 
 /// Between two looks at something that another process does in microseconds.
-const TICK: Duration = Duration::from_millis(1);
-/// How long a sweeper may hold a lock before whoever creates takes another name.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const TICK: Duration = Duration::from_millis(1);
 /// New names that a creator tries when sweepers take the old ones for dead.
 const NAMES: usize = 16;
-/// How much is allocated at once: between two pieces a signal is no reason to begin again.
-const PIECE: usize = 256 << 10;
 
 /// What a new segment is made for.
 #[derive(Clone, Debug)]
@@ -141,7 +132,7 @@ pub enum SegmentError {
 }
 
 impl SegmentError {
-    fn refused(name: &str, refusal: Refusal) -> Self {
+    pub(super) fn refused(name: &str, refusal: Refusal) -> Self {
         Self::Refused {
             name: name.to_owned(),
             what: refusal.what,
@@ -152,19 +143,30 @@ impl SegmentError {
 }
 
 /// Names the call in an error.
-fn os(call: &'static str, name: &str) -> impl FnOnce(io::Error) -> SegmentError {
+pub(super) fn os(call: &'static str, name: &str) -> impl FnOnce(io::Error) -> SegmentError {
     let name = name.to_owned();
     move |source| SegmentError::Os { call, name, source }
+}
+
+pub(super) fn from_crate(call: &'static str, name: &str, error: ShmemError) -> SegmentError {
+    let source = match error {
+        ShmemError::MapCreateFailed(code)
+        | ShmemError::MapOpenFailed(code)
+        | ShmemError::UnknownOsError(code) => io::Error::from_raw_os_error(code as i32),
+        ShmemError::MappingIdExists => Errno::EEXIST.into(),
+        other => io::Error::other(other.to_string()),
+    };
+    os(call, name)(source)
 }
 
 /// The mapping and everything in it.
 ///
 /// Dropped, it is unmapped; its name stays until [`Segment::unlink`]. A forked child that drops its copy changes nothing.
 pub struct Segment {
-    mapping: Mapping,
-    layout: Layout,
-    header: Header,
-    name: String,
+    pub(super) mapping: Mapping,
+    pub(super) layout: Layout,
+    pub(super) header: Header,
+    pub(super) name: String,
 }
 
 impl fmt::Debug for Segment {
@@ -198,7 +200,7 @@ impl Segment {
         }
         Err(SegmentError::Os {
             call: "flock",
-            name: name::name_of(&[0; 16]),
+            name: name::DIRECTORY.to_owned(),
             source: io::Error::other("somebody removes every new segment before it is ready"),
         })
     }
@@ -349,308 +351,5 @@ impl Segment {
         // no reference is ever made. One producer and one user of each cursor is what a rank's seat gives its owner.
         let arena = unsafe { Arena::from_raw(bytes, capacity) };
         Ring::new(tail, cursors, arena)
-    }
-}
-
-/// A name that is removed unless the segment comes to be.
-struct Unfinished<'a> {
-    name: &'a str,
-    /// `None`: not looked at yet; then whatever has the new random name is ours.
-    file: Option<Inode>,
-}
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        // Where it fails nothing better can be done than to leave the name to the next sweep.
-        let _ = match self.file {
-            Some(file) => name::unlink(self.name, file).is_ok(),
-            None => shm_unlink(self.name).is_ok(),
-        };
-    }
-}
-
-/// Makes the segment with this name; `None` if a sweeper took it before it was locked.
-fn create_as(id: [u8; 16], layout: Layout, cores: u32) -> Result<Option<Segment>, SegmentError> {
-    let name = name::name_of(&id);
-    let name = name.as_str();
-    open_standard_descriptors().map_err(os("open", name))?;
-    // Beyond this limit the kernel sends a signal that by default ends the process.
-    let (limit, _) =
-        getrlimit(Resource::RLIMIT_FSIZE).map_err(|e| os("getrlimit", name)(e.into()))?;
-    if layout.total as u64 > limit {
-        return Err(os("ftruncate", name)(Errno::EFBIG.into()));
-    }
-    let mut object = ShmemConf::new()
-        .os_id(name)
-        .size(layout.total)
-        .create()
-        .map_err(|error| from_crate("shm_open", name, error))?;
-    object.set_owner(false);
-    let mut unfinished = Unfinished { name, file: None };
-
-    let Some(own) = open_own(name, OFlag::O_RDWR)? else {
-        return Ok(None);
-    };
-    let metadata = own.metadata().map_err(os("fstat", name))?;
-    let file = name::inode(&metadata);
-    unfinished.file = Some(file);
-    name::check(&metadata).map_err(|refusal| SegmentError::refused(name, refusal))?;
-    if metadata.len() != layout.total as u64 {
-        let refusal = Refusal::new("length", layout.total, metadata.len());
-        return Err(SegmentError::refused(name, refusal));
-    }
-
-    // Before the allocation, which takes its time: until the lock is held a sweeper takes the segment for dead.
-    let Some(presence) = establish(name)? else {
-        return Ok(None);
-    };
-    if let Err(error) = allocate(&own, layout.total) {
-        if error != Errno::ENOSPC {
-            return Err(os("posix_fallocate", name)(error.into()));
-        }
-        // Everything of ours goes first, so that `free` is what somebody who tries again would find.
-        drop((unfinished, object, presence, own));
-        return Err(SegmentError::NoSpace {
-            need: layout.total as u64,
-            free: free_bytes(),
-        });
-    }
-
-    // From here on every page exists, and the mapping may be touched.
-    let Some(canary) = canary(name, file)? else {
-        return Ok(None);
-    };
-    let mapping = Mapping::new(object, presence, canary.into()).map_err(os("mmap", name))?;
-    let header = Header::new(&Facts {
-        layout,
-        cores,
-        id,
-        nonce: random()?,
-        creator: std::process::id(),
-        creator_start: process_start().unwrap_or(0),
-        created: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs()),
-        owner: geteuid().as_raw(),
-    });
-    let bytes = bytemuck::bytes_of(&header);
-    let page = mapping.bytes(0, bytes.len());
-    // SAFETY: inside the mapping; nobody reads the header before the state word is published, except through pread.
-    unsafe {
-        page.as_ptr()
-            .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
-    };
-    let segment = Segment {
-        mapping,
-        layout,
-        header,
-        name: name.to_owned(),
-    };
-    // SYNC POINT: publishes the header, and that all pages exist, to whoever opens (Release here, Acquire in `try_open`).
-    segment.state().publish();
-    std::mem::forget(unfinished);
-    Ok(Some(segment))
-}
-
-/// Attaches if the segment is ready; `None`: not yet, look again.
-fn try_open(name: &str, id: [u8; 16], world_size: usize) -> Result<Option<Segment>, SegmentError> {
-    let refuse = |refusal| SegmentError::refused(name, refusal);
-    let not_found = || SegmentError::NotFound {
-        name: name.to_owned(),
-    };
-    // By name first: to open what is no regular file can have effects.
-    let found = name::look_up(name)
-        .map_err(os("lstat", name))?
-        .ok_or_else(not_found)?;
-    name::check(&found).map_err(refuse)?;
-    let own = open_own(name, OFlag::O_RDONLY)?.ok_or_else(not_found)?;
-    let metadata = own.metadata().map_err(os("fstat", name))?;
-    let file = name::inode(&metadata);
-    if file != name::inode(&found) {
-        return Ok(None);
-    }
-    name::check(&metadata).map_err(refuse)?;
-    if metadata.len() == 0 {
-        // Its creator is between two calls, or died there.
-        return Ok(None);
-    }
-    // Whoever gets the exclusive lock is alone with a dead segment, or with a creator that has not come to its lock.
-    let deserted = name::try_lock(&own, Lock::Exclusive).map_err(os("flock", name))?;
-    let Some(presence) = Presence::establish(&own, name).map_err(os("flock", name))? else {
-        return Ok(None);
-    };
-    // Through the descriptor: in a mapping a page that is not allocated would be a bus error.
-    match read_phase(&own).map_err(os("pread", name))? {
-        None => {
-            let least = layout::STATE + LINE;
-            return Err(refuse(Refusal::new(
-                "length",
-                format!("at least {least}"),
-                metadata.len(),
-            )));
-        }
-        Some(Phase::Empty) => return Ok(None),
-        Some(Phase::Ready | Phase::Full) => {}
-        Some(other) => return Err(refuse(Refusal::new("state", "Ready", format!("{other:?}")))),
-    }
-    // Orders the read of the header after that of the state, as the Acquire load of it below does for everything else.
-    fence(Ordering::Acquire);
-    let mut bytes = [0; header::LENGTH];
-    own.read_exact_at(&mut bytes, 0)
-        .map_err(os("pread", name))?;
-    drop(own);
-    let expected = Expected {
-        world_size,
-        id,
-        length: metadata.len(),
-        owner: metadata.uid(),
-    };
-    let (header, layout) = Header::validate(&bytes, &expected).map_err(refuse)?;
-    let allocated = metadata.blocks().saturating_mul(512);
-    if allocated < metadata.len() {
-        let refusal = Refusal::new("allocated bytes", metadata.len(), allocated);
-        return Err(refuse(refusal));
-    }
-    if deserted {
-        let refusal = Refusal::new("life", "somebody who lives in it", "a dead run's leftover");
-        return Err(refuse(refusal));
-    }
-
-    let Some(canary) = canary(name, file)? else {
-        return Ok(None);
-    };
-    let object = match ShmemConf::new().os_id(name).open() {
-        Ok(object) => object,
-        Err(ShmemError::MapOpenFailed(code)) if code == Errno::ENOENT as u32 => return Ok(None),
-        Err(error) => return Err(from_crate("shm_open", name, error)),
-    };
-    // The crate has opened by name, so the name must have stood for our file before and after.
-    if !name::names(name, file).map_err(os("lstat", name))? || object.len() != layout.total {
-        return Ok(None);
-    }
-    let segment = Segment {
-        mapping: Mapping::new(object, presence, canary.into()).map_err(os("mmap", name))?,
-        layout,
-        header,
-        name: name.to_owned(),
-    };
-    // SYNC POINT: pairs with the creator's publish (Release).
-    match segment.state().get() {
-        Phase::Ready | Phase::Full => Ok(Some(segment)),
-        other => Err(refuse(Refusal::new("state", "Ready", format!("{other:?}")))),
-    }
-}
-
-/// A description of this process's own on what has the name; `None` if nothing has.
-fn open_own(name: &str, access: OFlag) -> Result<Option<File>, SegmentError> {
-    match name::open(name, access) {
-        Ok(file) => Ok(Some(file)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(os("shm_open", name)(error)),
-    }
-}
-
-/// A descriptor on the same file that has no other use than to be there; `None` if the name stands for another file.
-fn canary(name: &str, file: Inode) -> Result<Option<File>, SegmentError> {
-    let Some(canary) = open_own(name, OFlag::O_RDONLY)? else {
-        return Ok(None);
-    };
-    let metadata = canary.metadata().map_err(os("fstat", name))?;
-    Ok((name::inode(&metadata) == file).then_some(canary))
-}
-
-/// The creator's lock on its new segment; `None` if the name is gone, or if somebody keeps the lock from it.
-fn establish(name: &str) -> Result<Option<Presence>, SegmentError> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        // A description for the lock alone, open for as short as possible: a child forked meanwhile would keep it.
-        let Some(own) = open_own(name, OFlag::O_RDONLY)? else {
-            return Ok(None);
-        };
-        if let Some(presence) = Presence::establish(&own, name).map_err(os("flock", name))? {
-            return Ok(Some(presence));
-        }
-        drop(own);
-        if Instant::now() >= deadline {
-            return Ok(None);
-        }
-        thread::sleep(TICK);
-    }
-}
-
-/// Allocates every page of the file.
-fn allocate(file: &File, length: usize) -> Result<(), Errno> {
-    let mut done = 0;
-    while done < length {
-        let piece = PIECE.min(length - done);
-        match posix_fallocate(file, done as libc::off_t, piece as libc::off_t) {
-            Ok(()) => done += piece,
-            // On some kernels any signal interrupts tmpfs, and what the call had allocated is given back.
-            Err(Errno::EINTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Bytes that the file system behind shared memory has left for this user; 0 if it does not say.
-fn free_bytes() -> u64 {
-    statvfs(name::DIRECTORY).map_or(0, |fs| {
-        fs.blocks_available().saturating_mul(fs.fragment_size())
-    })
-}
-
-/// The state word as the file has it; `None` if the file ends before it.
-fn read_phase(file: &File) -> io::Result<Option<Phase>> {
-    let mut word = [0; size_of::<State>()];
-    match file.read_exact_at(&mut word, layout::STATE as u64) {
-        Ok(()) => Ok(Some(Phase::from_word(u32::from_ne_bytes(word)))),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// 128 random bits.
-fn random() -> Result<[u8; 16], SegmentError> {
-    let mut bits = [0; 16];
-    getrandom::fill(&mut bits).map_err(|error| SegmentError::Os {
-        call: "getrandom",
-        name: String::new(),
-        source: error.raw_os_error().map_or_else(
-            || io::Error::other(error.to_string()),
-            io::Error::from_raw_os_error,
-        ),
-    })?;
-    Ok(bits)
-}
-
-/// When this process started, in clock ticks after boot: field 22 of its stat file.
-fn process_start() -> Option<u64> {
-    let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The second field is the program's name in brackets, and may itself hold brackets and blanks.
-    let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(19)?.parse().ok()
-}
-
-fn from_crate(call: &'static str, name: &str, error: ShmemError) -> SegmentError {
-    let source = match error {
-        ShmemError::MapCreateFailed(code)
-        | ShmemError::MapOpenFailed(code)
-        | ShmemError::UnknownOsError(code) => io::Error::from_raw_os_error(code as i32),
-        ShmemError::MappingIdExists => Errno::EEXIST.into(),
-        other => io::Error::other(other.to_string()),
-    };
-    os(call, name)(source)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_start_is_a_number_of_ticks_that_stays() {
-        let start = process_start().unwrap();
-        assert!(start > 0);
-        assert_eq!(process_start(), Some(start));
     }
 }
