@@ -57,24 +57,22 @@ impl Wait<'_> {
             return Ok(value);
         }
         let mut hint = None;
-        let start = Instant::now();
         let crowded = self.shared.crowded();
-        if !crowded {
-            loop {
-                for turn in 0..64 {
-                    if turn % 8 == 0 {
-                        std::hint::spin_loop();
-                    }
-                    if let Look::Ready(value) = look()? {
-                        return Ok(value);
-                    }
+        // Read only when a burst of looks has found nothing: reading it takes as long as a hand-over.
+        let mut started: Option<Instant> = None;
+        while !crowded && started.is_none_or(|start| start.elapsed() < SPIN) {
+            for turn in 0..64 {
+                if turn % 8 == 0 {
+                    std::hint::spin_loop();
                 }
-                self.shared.check_poison(self)?;
-                if start.elapsed() > SPIN {
-                    break;
+                if let Look::Ready(value) = look()? {
+                    return Ok(value);
                 }
             }
+            self.shared.check_poison(self)?;
+            started = started.or_else(|| Some(Instant::now()));
         }
+        let start = started.unwrap_or_else(Instant::now);
         for _ in 0..if crowded { CROWDED_YIELDS } else { YIELDS } {
             std::thread::yield_now();
             match look()? {
