@@ -74,7 +74,6 @@ impl World {
         self.segment
             .poison()
             .set(Verdict::new(rank as u8, cause as u8, 0));
-        self.segment.barrier().poison();
         self.segment.bells().ring();
     }
 

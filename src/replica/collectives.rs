@@ -26,11 +26,8 @@ pub(crate) fn barrier(shared: &Shared) -> Result<(), Error> {
 pub(crate) fn arrive(shared: &Shared, engine: &mut Engine) -> Result<(), Error> {
     let operation = Operation::new(Kind::Barrier, 0, 0, 0);
     let wait = shared.enter(engine, operation)?;
-    let ticket = shared.segment.barrier().arrive(
-        shared.world_size as u8,
-        operation.identity(),
-        wait.flags != 0,
-    );
+    let arrival = &shared.segment.rank(shared.rank).arrival;
+    let ticket = arrival.arrive(wait.number, operation.identity(), wait.flags != 0);
     engine.open = Some((ticket, wait.number));
     shared.segment.bells().ring();
     Ok(())

@@ -112,7 +112,6 @@ impl Shared {
     pub(crate) fn poison(&self, cause: Cause, rank: u8, number: u64) -> Verdict {
         let verdict = Verdict::new(rank, cause as u8, number);
         let holds = self.segment.poison().set(verdict);
-        self.segment.barrier().poison();
         self.segment.bells().ring();
         holds
     }
@@ -200,20 +199,12 @@ impl Shared {
     ) -> Result<(), Error> {
         use super::wait::Look;
         use crate::shm::barrier::Look as Seen;
-        let barrier = self.segment.barrier();
         let wait = self.wait(Operation::new(Kind::Barrier, 0, 0, 0), number);
         let (matched, stop) = wait.until(|| {
-            Ok(match barrier.look(ticket) {
-                Seen::Waiting => Look::Pending(None),
+            Ok(match ticket.look(self.segment.arrivals()) {
+                Seen::Waiting { rank } => Look::Pending(Some(rank)),
                 Seen::Passed { stop } => Look::Ready((true, stop)),
                 Seen::Mismatch { stop } => Look::Ready((false, stop)),
-                Seen::Poisoned => {
-                    self.check_poison(&wait)?;
-                    // The word's bit without a verdict: bytes that nobody writes.
-                    return Err(wait.protocol(self.rank, || {
-                        "the barrier is poisoned without a verdict".into()
-                    }));
-                }
             })
         })?;
         if stop {

@@ -5,11 +5,10 @@
 //! 0            header page          what the segment is; read once by whoever attaches             creator, once
 //! PAGE         state                0 empty, 1 ready, 2 closed                                     creator, twice
 //!              poison               first culprit and cause                                        anybody, once
-//!              barrier              one word                                                       all ranks, often
 //!              asleep               a bit per rank                                                 all ranks, when they sleep
 //!              launcher lines       life token, who it is                                          launcher, kernel
 //! bells        N x LINE             one futex word per rank                                        whoever wakes that rank
-//! ranks        N x RankLines        state, life, identity, slots, inline, reason, counters         that rank
+//! ranks        N x RankLines        state, life, identity, arrival, slots, inline, reason, ..      that rank
 //! rings        N x ring_stride, each PAGE aligned:
 //!     +0             LINE           tail of ring r                                                 rank r
 //!     +LINE          N x LINE       cursor of rank c in ring r                                     rank c
@@ -22,7 +21,7 @@
 
 use core::mem::offset_of;
 
-use super::barrier::Barrier;
+use super::barrier::Arrival;
 use super::bell::Asleep;
 use super::frame;
 use super::header::Header;
@@ -53,10 +52,8 @@ const BUDGET: usize = 2 << 20;
 pub const STATE: usize = PAGE;
 /// The poison word.
 pub const POISON: usize = STATE + LINE;
-/// The barrier word.
-pub const BARRIER: usize = POISON + size_of::<Poison>();
 /// The bits of those who sleep.
-pub const ASLEEP: usize = BARRIER + size_of::<Barrier>();
+pub const ASLEEP: usize = POISON + size_of::<Poison>();
 /// The launcher's lines.
 pub const LAUNCHER: usize = ASLEEP + size_of::<Asleep>();
 /// The bells.
@@ -67,7 +64,7 @@ pub const RING_TAIL: usize = 0;
 pub const RING_CURSORS: usize = RING_TAIL + LINE;
 
 /// Words of the table of offsets that the header keeps.
-pub const TABLE: usize = 10;
+pub const TABLE: usize = 9;
 
 /// Sizes and offsets of a segment for one world size and ring capacity, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,7 +171,6 @@ impl Layout {
         [
             STATE as u64,
             POISON as u64,
-            BARRIER as u64,
             ASLEEP as u64,
             LAUNCHER as u64,
             BELLS as u64,
@@ -201,8 +197,6 @@ pub const HASH: u64 = fnv1a(&[
     STATE as u64,
     POISON as u64,
     size_of::<Poison>() as u64,
-    BARRIER as u64,
-    size_of::<Barrier>() as u64,
     ASLEEP as u64,
     size_of::<Asleep>() as u64,
     LAUNCHER as u64,
@@ -215,6 +209,8 @@ pub const HASH: u64 = fnv1a(&[
     offset_of!(RankLines, state) as u64,
     offset_of!(RankLines, life) as u64,
     offset_of!(RankLines, identity) as u64,
+    offset_of!(RankLines, arrival) as u64,
+    size_of::<Arrival>() as u64,
     offset_of!(RankLines, slots) as u64,
     offset_of!(RankLines, inline) as u64,
     offset_of!(RankLines, reason) as u64,
@@ -265,7 +261,6 @@ const _: () = {
     assert!(size_of::<Header>() <= PAGE);
     assert!(align_of::<Header>() <= LINE);
     assert!(fills_lines::<Poison>());
-    assert!(fills_lines::<Barrier>());
     assert!(fills_lines::<Asleep>());
     assert!(fills_lines::<LauncherLines>());
     assert!(fills_lines::<Padded<Futex>>() && size_of::<Padded<Futex>>() == LINE);
@@ -274,6 +269,7 @@ const _: () = {
     assert!(fills_lines::<RankLines>());
     assert!(fills_lines::<Inline>());
     // Within a rank's lines the words that many poll lie apart from those that the rank writes in every operation.
+    assert!(offset_of!(RankLines, arrival).is_multiple_of(LINE));
     assert!(offset_of!(RankLines, slots).is_multiple_of(LINE));
     assert!(offset_of!(RankLines, inline).is_multiple_of(LINE));
     assert!(offset_of!(RankLines, reason).is_multiple_of(LINE));
@@ -367,7 +363,6 @@ mod tests {
                 (0, PAGE),
                 (STATE, LINE),
                 (POISON, size_of::<Poison>()),
-                (BARRIER, size_of::<Barrier>()),
                 (ASLEEP, size_of::<Asleep>()),
                 (LAUNCHER, size_of::<LauncherLines>()),
                 (BELLS, world_size * LINE),

@@ -4,6 +4,7 @@
 //! and all bytes zero at first. A struct's size is a whole number of [`Padded`] lines, so that what one rank writes
 //! never shares a cache line with what another writes.
 
+use super::barrier::Arrival;
 use super::seat::Seat;
 use super::sync::{AtomicU32, AtomicU64, Padded};
 
@@ -28,6 +29,8 @@ pub struct RankLines {
     pub life: Padded<AtomicU32>,
     /// Who the rank is.
     pub identity: Padded<RankIdentity>,
+    /// At which barrier the rank has arrived.
+    pub arrival: Padded<Arrival>,
     /// What the rank has come for, by operation number modulo [`SLOTS`].
     pub slots: [Slot; SLOTS],
     /// Values of up to 1 KiB that are exchanged without the ring, by operation number modulo 2.

@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use shared_memory::ShmemError;
 
 use super::attach::try_open;
-use super::barrier::Barrier;
+use super::barrier::Arrival;
 use super::bell::{Asleep, Bells};
 use super::create::{create_as, random};
 use super::descriptor::open_standard_descriptors;
@@ -35,8 +35,6 @@ use super::sync::{AtomicU32, AtomicU64, Futex, Padded};
 unsafe impl Shared for State {}
 // SAFETY: as above.
 unsafe impl Shared for Poison {}
-// SAFETY: as above.
-unsafe impl Shared for Barrier {}
 // SAFETY: as above.
 unsafe impl Shared for Asleep {}
 // SAFETY: as above.
@@ -301,9 +299,9 @@ impl Segment {
         self.mapping.get(layout::POISON)
     }
 
-    /// The barrier.
-    pub fn barrier(&self) -> &Barrier {
-        self.mapping.get(layout::BARRIER)
+    /// Every rank's word of the barrier, in rank order.
+    pub fn arrivals(&self) -> impl Iterator<Item = &Arrival> {
+        self.ranks().iter().map(|lines| &*lines.arrival)
     }
 
     /// The bells of all ranks.

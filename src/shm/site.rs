@@ -37,11 +37,9 @@ pub enum Site {
     /// Barrier: the arrival.
     Arrival,
     /// Barrier: a waiter's look.
-    BarrierLook,
-    /// Barrier: the last arriver closes by a store.
-    BarrierCloseByStore,
-    /// Barrier: the poison bit.
-    BarrierPoison,
+    ArrivalLook,
+    /// Barrier: one word for even and odd numbers.
+    OneArrivalWord,
     /// Poison: the winner's exchange.
     PoisonSet,
     /// Poison: a reader's load.

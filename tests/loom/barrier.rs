@@ -1,17 +1,17 @@
 //! Models 8 to 10: the barrier.
 
 use crate::run::{RACE, check, notices};
-use gradring::shm::barrier::{Barrier, Look, Ticket};
+use gradring::shm::barrier::{Arrival, Look, Ticket};
 use gradring::shm::poison::{Poison, Verdict};
-use gradring::shm::sync::Ordering::{Acquire, Relaxed};
-use gradring::shm::sync::{Mutation, Site, mutate, weaken};
+use gradring::shm::sync::Ordering::Relaxed;
+use gradring::shm::sync::{Site, mutate, weaken};
 use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
 
-/// A barrier, and for each rank two cells that it writes before it arrives, in turn.
+/// All ranks' words, and for each rank two cells that it writes before it arrives, in turn.
 struct Shared {
-    barrier: Barrier,
+    arrivals: Vec<Arrival>,
     cells: Vec<[UnsafeCell<u64>; 2]>,
 }
 
@@ -20,49 +20,50 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
+impl Shared {
+    fn new(world_size: usize) -> Arc<Self> {
+        Arc::new(Self {
+            arrivals: (0..world_size).map(|_| Arrival::new()).collect(),
+            cells: (0..world_size)
+                .map(|_| [UnsafeCell::new(0), UnsafeCell::new(0)])
+                .collect(),
+        })
+    }
+
+    fn look(&self, ticket: Ticket) -> Look {
+        ticket.look(self.arrivals.iter())
+    }
+}
+
 /// At most this many looks in a round; whoever has not passed by then goes home.
 const LOOKS: usize = 2;
 
-fn wait(barrier: &Barrier, ticket: Ticket) -> Look {
-    let looks = (0..LOOKS).map(|_| barrier.look(ticket));
-    let mut last = Look::Waiting;
-    for look in looks {
-        last = look;
-        if last != Look::Waiting {
-            break;
-        }
-    }
-    last
-}
-
 /// Rank `me` writes its cell, arrives, and if it passes reads all cells; `rounds` times.
 fn go(shared: &Shared, me: usize, rounds: u64) {
-    let world_size = shared.cells.len() as u8;
-    for round in 0..rounds {
+    for round in 1..=rounds {
         let cell = |rank: usize| &shared.cells[rank][(round % 2) as usize];
         // SAFETY: whoever reads this cell has done so before it arrived in the round before this one.
-        cell(me).with_mut(|cell| unsafe { *cell = round + 1 });
-        let raised = round == 1 && me == 0;
-        let ticket = shared.barrier.arrive(world_size, 77 + round as u32, raised);
-        match wait(&shared.barrier, ticket) {
-            Look::Waiting => return,
-            look => assert_eq!(look, Look::Passed { stop: round == 1 }),
-        }
+        cell(me).with_mut(|cell| unsafe { *cell = round });
+        let raised = round == 2 && me == 0;
+        let ticket = shared.arrivals[me].arrive(round, 77 + round as u32, raised);
+        let looks = (0..LOOKS).map(|_| shared.look(ticket));
+        let Some(look) = looks
+            .into_iter()
+            .find(|look| !matches!(look, Look::Waiting { .. }))
+        else {
+            return;
+        };
+        assert_eq!(look, Look::Passed { stop: round == 2 });
         for rank in 0..shared.cells.len() {
             // SAFETY: its rank writes it again only after all, this one too, have arrived once more.
             let found = cell(rank).with(|cell| unsafe { *cell });
-            assert_eq!(found, round + 1, "no rank is a round ahead or behind");
+            assert_eq!(found, round, "no rank is a round ahead or behind");
         }
     }
 }
 
 fn ranks(world_size: usize, rounds: u64) {
-    let shared = Arc::new(Shared {
-        barrier: Barrier::new(),
-        cells: (0..world_size)
-            .map(|_| [UnsafeCell::new(0), UnsafeCell::new(0)])
-            .collect(),
-    });
+    let shared = Shared::new(world_size);
     let others: Vec<_> = (1..world_size)
         .map(|me| {
             let shared = shared.clone();
@@ -87,105 +88,137 @@ fn three_ranks_see_each_others_writes() {
 
 #[test]
 fn four_ranks_see_each_others_writes() {
-    check(3, || ranks(4, 1));
+    check(2, || ranks(4, 1));
 }
 
 #[test]
-fn an_arrival_without_any_ordering_is_noticed() {
+fn an_arrival_without_ordering_is_noticed() {
     notices(|| weaken(Site::Arrival, Relaxed), RACE, 2, || ranks(2, 2));
-}
-
-#[test]
-fn an_arrival_that_publishes_nothing_is_noticed() {
-    notices(|| weaken(Site::Arrival, Acquire), RACE, 2, || ranks(3, 1));
+    notices(|| weaken(Site::Arrival, Relaxed), RACE, 2, || ranks(3, 1));
 }
 
 #[test]
 fn a_look_without_ordering_is_noticed() {
     notices(
-        || weaken(Site::BarrierLook, Relaxed),
+        || weaken(Site::ArrivalLook, Relaxed),
         RACE,
         2,
-        || {
-            ranks(3, 1);
-        },
+        || ranks(2, 2),
+    );
+    notices(
+        || weaken(Site::ArrivalLook, Relaxed),
+        RACE,
+        2,
+        || ranks(3, 1),
+    );
+}
+
+/// The other rank is quick: it passes and arrives at the next barrier while this one still looks for the first.
+fn a_quick_rank() {
+    let shared = Shared::new(2);
+    let mine = shared.arrivals[0].arrive(1, 5, false);
+    let other = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            let first = shared.arrivals[1].arrive(1, 5, true);
+            assert_eq!(shared.look(first), Look::Passed { stop: true });
+            let second = shared.arrivals[1].arrive(2, 6, false);
+            assert_eq!(shared.look(second), Look::Waiting { rank: 0 });
+        })
+    };
+    let early = shared.look(mine);
+    other.join().expect("loom reports a panic itself");
+    assert_eq!(
+        shared.look(mine),
+        Look::Passed { stop: true },
+        "the first barrier is still there"
+    );
+    assert!(matches!(
+        early,
+        Look::Waiting { rank: 1 } | Look::Passed { stop: true }
+    ));
+}
+
+#[test]
+fn a_rank_that_runs_ahead_does_not_hide_its_arrival() {
+    check(4, a_quick_rank);
+}
+
+#[test]
+fn one_word_for_two_barriers_is_noticed() {
+    notices(
+        || mutate(Site::OneArrivalWord),
+        "the first barrier is still there",
+        2,
+        a_quick_rank,
     );
 }
 
 #[test]
 fn two_ranks_that_come_for_different_things_both_learn_of_it() {
     check(3, || {
-        let barrier = Arc::new(Barrier::new());
+        let shared = Shared::new(2);
         let other = {
-            let barrier = barrier.clone();
-            thread::spawn(move || barrier.arrive(2, 1, false))
+            let shared = shared.clone();
+            thread::spawn(move || shared.arrivals[1].arrive(1, 1, false))
         };
-        let mine = barrier.arrive(2, 2, true);
+        let mine = shared.arrivals[0].arrive(1, 2, true);
         let theirs = other.join().expect("loom reports a panic itself");
         for ticket in [mine, theirs] {
-            assert_eq!(barrier.look(ticket), Look::Mismatch { stop: true });
+            assert_eq!(shared.look(ticket), Look::Mismatch { stop: true });
         }
         // The next round knows nothing of it.
-        let again = [barrier.arrive(2, 3, false), barrier.arrive(2, 3, false)];
-        assert_eq!(barrier.look(again[0]), Look::Passed { stop: false });
-        assert_eq!(barrier.look(again[1]), Look::Passed { stop: false });
+        let again = [0, 1].map(|rank: usize| shared.arrivals[rank].arrive(2, 3, false));
+        assert_eq!(
+            again.map(|ticket| shared.look(ticket)),
+            [Look::Passed { stop: false }; 2]
+        );
     });
 }
 
-/// Two ranks arrive while a third party finds one of them guilty.
-fn poisoned_meanwhile() {
-    let shared = Arc::new((Barrier::new(), Poison::new()));
-    let rank = |me: u32| {
+/// A rank arrives and then ends the run; another one looks for its arrival, then for poison, then for its arrival again.
+fn poisoned_after_arriving() {
+    let shared = Arc::new((Shared::new(2), Poison::new()));
+    let mine = shared.0.arrivals[0].arrive(1, 5, false);
+    let verdict = Verdict::new(1, 4, 2);
+    let other = {
         let shared = shared.clone();
-        move || {
-            let (barrier, poison) = &*shared;
-            let ticket = barrier.arrive(2, 5, me == 1);
-            let first = barrier.look(ticket);
-            if first == Look::Poisoned {
-                assert!(poison.get().is_some(), "the verdict comes with the bit");
-            }
-            if first != Look::Waiting {
-                assert_eq!(barrier.look(ticket), first, "nobody passes after all");
-            }
-            ticket
-        }
+        thread::spawn(move || {
+            let _ = shared.0.arrivals[1].arrive(1, 5, false);
+            assert_eq!(shared.1.set(verdict), verdict);
+        })
     };
-    let ranks = [thread::spawn(rank(0)), thread::spawn(rank(1))];
-    let (barrier, poison) = &*shared;
-    let verdict = Verdict::new(1, 4, 9);
-    assert_eq!(poison.set(verdict), verdict);
-    barrier.poison();
-    let looks = ranks.map(|rank| {
-        let ticket = rank.join().expect("loom reports a panic itself");
-        barrier.look(ticket)
-    });
-    assert_eq!(looks[0], looks[1], "both pass or none");
-    assert_ne!(looks[0], Look::Waiting, "every waiter is told");
-    let late = barrier.arrive(2, 5, false);
-    assert_eq!(barrier.look(late), Look::Poisoned, "the poison is lost");
-}
-
-fn poison_is_noticed(mutation: impl FnOnce() -> Mutation, reason: &str) {
-    notices(mutation, reason, 2, poisoned_meanwhile);
-}
-
-#[test]
-fn poison_is_never_lost_and_reaches_every_waiter() {
-    check(4, poisoned_meanwhile);
+    let (ranks, poison) = &*shared;
+    let first = ranks.look(mine);
+    if let Some(found) = poison.get() {
+        assert_eq!(found, verdict);
+        let second = ranks.look(mine);
+        assert_eq!(
+            second,
+            Look::Passed { stop: false },
+            "what came before the poison counts"
+        );
+    } else if first == (Look::Waiting { rank: 1 }) {
+        other.join().expect("loom reports a panic itself");
+        assert_eq!(poison.get(), Some(verdict), "the poison is never lost");
+        return;
+    }
+    other.join().expect("loom reports a panic itself");
 }
 
 #[test]
-fn a_barrier_closed_by_a_store_is_noticed() {
-    poison_is_noticed(
-        || mutate(Site::BarrierCloseByStore),
-        "nobody passes after all",
-    );
+fn who_sees_poison_sees_the_arrivals_before_it() {
+    check(4, poisoned_after_arriving);
 }
 
 #[test]
-fn a_poison_bit_without_ordering_is_noticed() {
-    poison_is_noticed(
-        || weaken(Site::BarrierPoison, Relaxed),
-        "the verdict comes with the bit",
-    );
+fn poison_read_or_set_without_ordering_is_noticed() {
+    for site in [Site::PoisonGet, Site::PoisonSet] {
+        notices(
+            move || weaken(site, Relaxed),
+            "what came before the poison counts",
+            2,
+            poisoned_after_arriving,
+        );
+    }
 }
