@@ -182,7 +182,9 @@ pub(crate) fn gather(
 ) -> Result<Vec<Vec<u8>>, Error> {
     let wait = shared.enter(engine, operation)?;
     let parts = gather_inline(shared, engine, &wait, bytes)?;
-    let lengths: Vec<u64> = parts.iter().map(|(length, _)| *length).collect();
+    let mut lengths: Vec<u64> = parts.iter().map(|(length, _)| *length).collect();
+    // Its own it knows better than the shared word does.
+    lengths[shared.rank] = bytes.len() as u64;
     let mut parts: Vec<Vec<u8>> = parts.into_iter().map(|(_, part)| part).collect();
     if lengths.iter().all(|&length| length <= INLINE_BYTES as u64) {
         return Ok(parts);
