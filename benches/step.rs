@@ -5,10 +5,11 @@
 mod common;
 
 use common::{Against, Bench, Random, median};
-use gradring::codec::policy::{PolicyInput, ThresholdPolicy};
-use gradring::codec::{Apply, CHUNK, ChunkOptions, Path, Record, Residual};
+use gradring::codec::policy::{LastStep, PolicyInput, ThresholdPolicy};
+use gradring::codec::{Apply, CHUNK, ChunkOptions, Encoded, Path, Record, Residual, Unit};
 use gradring::launch::Launch;
 use gradring::{Exchange, Quantile, Replica, op};
+use std::ops::Range;
 use std::time::Instant;
 
 const RESULT: &str = "GRADRING_BENCH_RESULT";
@@ -112,12 +113,12 @@ fn measure() {
     let mut parameters = Residual::zeroed(elements).expect("memory");
     let mut accumulated = Residual::zeroed(elements).expect("memory");
     exchange.start(&mut parameters).expect("starts");
-    let mut parts = Parts::new(elements, policy());
+    let mut parts = Parts::new(elements, &policy(), replica.world_size());
     for step in 0..3 {
         exchange
             .step(Some(&updates[step % 2]), &mut parameters)
             .expect("steps");
-        parts.run(&updates[step % 2], &mut parameters, replica.world_size());
+        parts.run(&updates[step % 2], &mut parameters);
     }
     let mut result = String::new();
     for round in 0..rounds {
@@ -135,7 +136,7 @@ fn measure() {
         for rank in 0..replica.world_size() {
             replica.barrier().expect("all come");
             if rank == replica.rank() {
-                alone = parts.run(update, &mut parameters, replica.world_size());
+                alone = parts.run(update, &mut parameters);
             }
         }
         let mut alone = [alone];
@@ -160,7 +161,8 @@ fn time(replica: &Replica, work: impl FnOnce()) -> f64 {
     seconds[0]
 }
 
-/// What a step does, without any exchange: the policy, the encode, and one apply of its own message for every replica.
+/// What a step does, without any exchange: the policy, the encode, and the applies of as many messages as there are
+/// replicas. Those of the others are made beforehand, of updates of their own: their hits lie elsewhere.
 struct Parts {
     path: Path,
     policy: Quantile,
@@ -168,76 +170,113 @@ struct Parts {
     sample: Vec<f32>,
     payload: Vec<u8>,
     step: u64,
-    last: Option<gradring::codec::policy::LastStep>,
+    last: Option<LastStep>,
+    others: Vec<Vec<Chunk>>,
+}
+
+/// One chunk's record.
+struct Chunk {
+    sent: Encoded,
+    payload: Vec<u8>,
+    unit: Unit,
 }
 
 impl Parts {
-    fn new(elements: usize, policy: Quantile) -> Self {
+    fn new(elements: usize, policy: &Quantile, world_size: usize) -> Self {
         let residual = Residual::zeroed(elements).expect("memory");
-        Self {
+        let mut parts = Self {
             path: Path::best(),
-            policy,
+            policy: policy.clone(),
             residual,
             sample: Vec::new(),
             payload: Vec::new(),
             step: 0,
             last: None,
+            others: Vec::new(),
+        };
+        for other in 1..world_size {
+            let mut random = Random(1000 + other as u64);
+            let update: Vec<f32> = (0..elements).map(|_| random.laplace(1e-3)).collect();
+            let mut maker = Self::new(elements, policy, 1);
+            maker.choose(&update);
+            let message = chunks(elements).map(|range| maker.encode(&update, range));
+            let message: Vec<Chunk> = message.collect();
+            parts.others.push(message);
         }
+        parts
     }
 
-    fn run(&mut self, update: &[f32], parameters: &mut [f32], world_size: usize) -> f64 {
-        let start = Instant::now();
-        let elements = update.len();
+    fn choose(&mut self, update: &[f32]) {
         self.sample.clear();
+        let elements = update.len();
         let wanted = self.policy.sample_size(elements);
         self.path
             .magnitudes(&self.residual, update, wanted, self.step, &mut self.sample)
             .expect("equal lengths");
-        let unit = self.policy.unit(&PolicyInput {
+        let input = PolicyInput {
             elements,
             sample: &self.sample,
             last: self.last,
+        };
+        let unit = self.policy.unit(&input);
+        self.last = Some(LastStep {
+            unit,
+            hits: 0,
+            density: 0.0,
         });
-        let mut hits = 0;
-        for chunk in (0..elements).step_by(CHUNK) {
-            let range = chunk..(chunk + CHUNK).min(elements);
-            self.payload.clear();
-            let residual = &mut self.residual[range.clone()];
-            let sent = self
-                .path
-                .encode(
-                    residual,
-                    &update[range.clone()],
-                    unit,
-                    &ChunkOptions::default(),
-                    &mut self.payload,
-                )
-                .expect("equal lengths");
-            hits += u64::from(sent.hits);
-            for _ in 0..world_size {
-                let record = Record {
-                    format: sent.format,
-                    hits: sent.hits,
-                    elements: range.len(),
-                    payload: &self.payload,
-                };
-                self.path
-                    .apply(
-                        &record,
-                        unit.v(),
-                        Apply::Subtract,
-                        &mut parameters[range.clone()],
-                    )
-                    .expect("an own record");
+    }
+
+    fn encode(&mut self, update: &[f32], range: Range<usize>) -> Chunk {
+        let unit = self.last.expect("chosen before").unit;
+        let mut payload = std::mem::take(&mut self.payload);
+        payload.clear();
+        let residual = &mut self.residual[range.clone()];
+        let options = ChunkOptions::default();
+        let sent = self
+            .path
+            .encode(residual, &update[range], unit, &options, &mut payload);
+        Chunk {
+            sent: sent.expect("equal lengths"),
+            payload,
+            unit,
+        }
+    }
+
+    fn apply(&self, chunk: &Chunk, parameters: &mut [f32]) {
+        let Chunk {
+            sent,
+            payload,
+            unit,
+        } = chunk;
+        let record = Record {
+            format: sent.format,
+            hits: sent.hits,
+            elements: parameters.len(),
+            payload,
+        };
+        self.path
+            .apply(&record, unit.v(), Apply::Subtract, parameters)
+            .expect("an own record");
+    }
+
+    fn run(&mut self, update: &[f32], parameters: &mut [f32]) -> f64 {
+        let start = Instant::now();
+        self.choose(update);
+        for (c, range) in chunks(update.len()).enumerate() {
+            let own = self.encode(update, range.clone());
+            self.apply(&own, &mut parameters[range.clone()]);
+            for other in &self.others {
+                self.apply(&other[c], &mut parameters[range.clone()]);
             }
+            self.payload = own.payload;
         }
         self.step += 1;
-        let density = hits as f64 / elements as f64;
-        self.last = Some(gradring::codec::policy::LastStep {
-            unit,
-            hits,
-            density,
-        });
         start.elapsed().as_secs_f64()
     }
+}
+
+fn chunks(elements: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..elements)
+        .step_by(CHUNK)
+        .map(move |start| start..(start + CHUNK).min(elements))
 }
