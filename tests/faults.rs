@@ -6,6 +6,7 @@ use gradring::replica::Operation;
 use gradring::{Error, Exchange, Replica, op};
 use nix::sys::signal::Signal;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 use world::{Ended, PATIENCE, Setup, World, tell};
 
@@ -370,6 +371,90 @@ fn however_a_replica_ends_the_others_are_told() {
             }
         }
     }
+}
+
+/// Rank 1 kills itself when it comes to a point for the n-th time.
+fn crashes(operation: &str, point: &str) -> Setup {
+    with(
+        setup(operation),
+        "GRADRING_CRASH_POINT",
+        &format!("1 {point}"),
+    )
+}
+
+#[test]
+fn a_replica_killed_between_any_two_accesses_leaves_nothing_torn_and_is_reported() {
+    let in_rings = ["step", "broadcast", "all_gather"];
+    for (point, operations) in [
+        ("frame-written 5", &in_rings[..]),
+        ("tail-stored 5", &in_rings[..]),
+        ("frame-read 5", &in_rings[..]),
+        ("arrived 5", &["barrier"][..]),
+    ] {
+        for operation in operations {
+            // Only the root of a broadcast publishes.
+            let root_only = *operation == "broadcast" && point != "frame-read 5";
+            let victim = if root_only { 0 } else { 1 };
+            let point = format!("{victim} {point}");
+            let setup = with(setup(operation), "GRADRING_CRASH_POINT", &point);
+            let ended = World::with("until error", 3, &setup).finish();
+            assert_eq!(
+                ended[victim].status.signal(),
+                Some(libc::SIGKILL),
+                "{operation} {point}"
+            );
+            survivors_say(&ended, victim, &format!("died {victim}"));
+        }
+    }
+}
+
+#[test]
+fn a_replica_killed_while_joining_is_reported() {
+    let ended = World::with("until error", 3, &crashes("barrier", "alive 1")).finish();
+    survivors_say(&ended, 1, "died 1");
+    // With its seat and without a life token it is seen by nobody but its launcher; without one it is missing.
+    let ended = World::with("join briefly", 3, &crashes("barrier", "claimed 1")).finish();
+    for rank in [0, 2] {
+        let message = ended[rank].one("message");
+        assert!(message.contains("missing rank 1"), "{message}");
+    }
+}
+
+#[test]
+fn a_replica_killed_while_leaving_has_left() {
+    let environment = with(
+        with(setup("step"), "END", "leave"),
+        "GRADRING_CRASH_POINT",
+        "1 seat-left 1",
+    );
+    let ended = World::with("victim ends", 3, &environment).finish();
+    for rank in [0, 2] {
+        let error = ended[rank].one("error");
+        assert!(["left 1", "died 1"].contains(&error), "{error}");
+    }
+}
+
+#[test]
+fn a_finder_of_a_death_that_dies_too_does_not_keep_it_to_itself() {
+    // Rank 1 finds rank 2 dead and dies before it has said so; rank 0 says one of both.
+    let mut world = World::with("until error", 3, &crashes("barrier", "death-found 1"));
+    world.hear("running");
+    world.replicas[0].signal(Signal::SIGSTOP);
+    wait_for_stop(&world.replicas[0]);
+    world.replicas[2].signal(Signal::SIGKILL);
+    let end = Instant::now() + PATIENCE;
+    let dead = |world: &World, rank: usize| {
+        let life = &world.segment.rank(rank).life;
+        gradring::shm::life::look(life) == gradring::shm::life::Life::Dead
+    };
+    while !(dead(&world, 1) && dead(&world, 2)) {
+        assert!(Instant::now() < end, "rank 1 does not find out");
+        std::thread::yield_now();
+    }
+    world.replicas[0].signal(Signal::SIGCONT);
+    let ended = world.finish();
+    let error = ended[0].one("error");
+    assert!(["died 1", "died 2"].contains(&error), "{error}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use super::progress::Lists;
 use super::record::{Record, RecordKind};
 use super::shared::{Engine, Shared};
 use super::wait::{Look, Wait};
+use crate::shm::crash::{self, Point};
 
 /// Largest piece of a long vector that is published at once: one dense block of f32.
 const PIECE: usize = 131_072;
@@ -28,6 +29,7 @@ pub(crate) fn arrive(shared: &Shared, engine: &mut Engine) -> Result<(), Error> 
     let wait = shared.enter(engine, operation)?;
     let arrival = &shared.segment.rank(shared.rank).arrival;
     let ticket = arrival.arrive(wait.number, operation.identity(), wait.flags != 0);
+    crash::point(Point::Arrived);
     engine.open = Some((ticket, wait.number));
     shared.segment.bells().ring();
     Ok(())

@@ -4,6 +4,7 @@ use super::error::Error;
 use super::operation::{Kind, Operation};
 use super::shared::Shared;
 use super::wait::{Look, Wait};
+use crate::shm::crash::{self, Point};
 use crate::shm::layout::DEFAULT_RING_CAPACITY;
 use crate::shm::life::{Holder, Keeper};
 use crate::shm::seat::Seated;
@@ -190,6 +191,7 @@ fn sit(
             pid: lines.identity.pid.load(Ordering::Relaxed),
         });
     }
+    crash::point(Point::Claimed);
     lines
         .identity
         .pid
@@ -201,6 +203,7 @@ fn sit(
                 source,
             }
         })?;
+    crash::point(Point::Alive);
     lines.state.joined();
     segment.bells().ring();
     Ok(Shared::new(Arc::clone(&segment), rank, deadline, keeper))

@@ -5,6 +5,7 @@ use super::progress::{Advance, Lists, advance};
 use super::record::Record;
 use super::shared::{Engine, Shared};
 use super::wait::{Look, Wait};
+use crate::shm::crash::{self, Point};
 use crate::shm::ring::{Consumer, Producer, ReadGrant, Refused};
 
 /// One operation's access to the rings.
@@ -56,6 +57,7 @@ impl<'a> Port<'a> {
                 let whole = grant.write(0, payload);
                 debug_assert!(whole, "it was reserved for this payload");
                 grant.commit(record.into_header());
+                crash::point(Point::TailStored);
                 self.shared.segment.bells().ring();
                 return Ok(true);
             }

@@ -6,6 +6,7 @@ use super::inline::{read_text, write_text};
 use super::operation::{Kind, Operation, announce, announced};
 use super::wait::Wait;
 use crate::shm::barrier::Ticket;
+use crate::shm::crash::{self, Point};
 use crate::shm::life::Keeper;
 use crate::shm::poison::Verdict;
 use crate::shm::ring::{Consumer, Producer};
@@ -246,6 +247,7 @@ impl Drop for Shared {
             self.poison(Cause::Panicked, self.rank as u8, number);
         }
         self.segment.rank(self.rank).state.leave();
+        crash::point(Point::SeatLeft);
         self.segment.bells().ring();
         if let Some(keeper) = self
             .keeper

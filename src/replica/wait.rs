@@ -4,6 +4,7 @@ use super::cause::{Cause, LAUNCHER};
 use super::error::Error;
 use super::operation::{Kind, Operation, announced, has_come};
 use super::shared::Shared;
+use crate::shm::crash::{self, Point};
 use crate::shm::life::{self, Life};
 use crate::shm::poison::Verdict;
 use crate::shm::seat::{Sight, sight};
@@ -94,7 +95,10 @@ impl Wait<'_> {
                 match sight(came, || self.trouble(start.elapsed(), hint)) {
                     Sight::Came(result) => return result,
                     Sight::NotYet => continue,
-                    Sight::Gone(trouble) => return Err(self.poison(trouble.cause, trouble.rank)),
+                    Sight::Gone(trouble) => {
+                        crash::point(Point::DeathFound);
+                        return Err(self.poison(trouble.cause, trouble.rank));
+                    }
                 }
             }
             let mut seen = Ok(Look::Pending(None));

@@ -5,6 +5,7 @@ pub mod arena;
 mod attach;
 pub mod barrier;
 pub mod bell;
+pub mod crash;
 #[cfg(not(loom))]
 mod create;
 #[cfg(not(loom))]

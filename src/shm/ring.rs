@@ -10,6 +10,7 @@
 pub use super::arena::Arena;
 #[cfg(loom)]
 pub use super::arena::Cells;
+use super::crash::{self, Point};
 use super::frame::{Corrupt, Header, PADDING, UNIT};
 use super::position::{Place, check_cursor, check_tail, round_up};
 use super::sync::{AtomicU64, Ordering, Padded, Site, mutant, ord};
@@ -362,6 +363,7 @@ impl WriteGrant<'_, '_> {
         if mutant(Site::StopAfterHeader) {
             return;
         }
+        crash::point(Point::FrameWritten);
         // Release: publishes padding, payload and header. Pairs with the load in `peek`.
         ring.tail
             .store(tail, ord(Site::TailStore, Ordering::Release));
@@ -448,6 +450,7 @@ impl ReadGrant<'_, '_> {
             consumer,
             header,
         } = self;
+        crash::point(Point::FrameRead);
         consumer.cursor += round_up(header.length().into());
         // Release: the reads of the frame come before it. Pairs with the loads in `read_gate`.
         if let Some(cursor) = ring.cursors.get(consumer.me) {
