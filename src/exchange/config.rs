@@ -141,7 +141,7 @@ impl Builder {
             engine.exchanges += 1;
             index
         };
-        Ok(Exchange::new(
+        Ok(Exchange {
             shared,
             index,
             name,
@@ -150,7 +150,12 @@ impl Builder {
             check_every,
             path,
             residual,
-        ))
+            step: 0,
+            last: None,
+            hash: None,
+            magnitudes: Vec::new(),
+            encoded: Vec::new(),
+        })
     }
 }
 

@@ -72,34 +72,6 @@ impl Exchange {
         Builder::new(length)
     }
 
-    #[allow(clippy::too_many_arguments, reason = "called once, by the builder")]
-    fn new(
-        shared: Arc<Shared>,
-        index: u16,
-        name: String,
-        reduction: Reduction,
-        policy: Box<dyn ThresholdPolicy>,
-        check_every: u64,
-        path: Path,
-        residual: Residual,
-    ) -> Self {
-        Self {
-            shared,
-            index,
-            name,
-            reduction,
-            policy,
-            check_every,
-            path,
-            residual,
-            step: 0,
-            last: None,
-            hash: None,
-            magnitudes: Vec::new(),
-            encoded: Vec::new(),
-        }
-    }
-
     /// The exchange's name.
     pub fn name(&self) -> &str {
         &self.name

@@ -94,6 +94,24 @@ impl Process {
         }
     }
 
+    /// Waits until the kernel has stopped it.
+    pub fn wait_for_stop(&self) {
+        let path = format!("/proc/{}/stat", self.pid());
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let stat = std::fs::read_to_string(&path).expect("it lives");
+            if stat
+                .rsplit(')')
+                .next()
+                .is_some_and(|rest| rest.trim_start().starts_with('T'))
+            {
+                return;
+            }
+            assert!(Instant::now() < end, "it does not stop");
+            std::thread::yield_now();
+        }
+    }
+
     fn wait(&mut self) -> ExitStatus {
         let end = Instant::now() + PATIENCE;
         loop {
