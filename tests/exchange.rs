@@ -248,6 +248,19 @@ fn replica() {
                 }
             }
         }
+        "checked" => {
+            let mut exchange = Exchange::builder(1000).build(&replica).expect("agreed");
+            let mut sum = vec![0.0_f32; 1000];
+            let update = update(rank, 0, 1000);
+            exchange.all_reduce(Some(&update), &mut sum).expect("steps");
+            exchange.check(&sum).expect("the same everywhere");
+            sum[rank % 2] += 1.0;
+            let error = exchange.check(&sum).expect_err("odd ranks differ");
+            assert!(
+                matches!(&error, Error::Diverged { step: 0, hashes } if hashes.len() == world_size)
+            );
+            tell(format!("error {error}"));
+        }
         "lengths" => {
             let mut exchange = Exchange::builder(10).build(&replica).expect("agreed");
             let mut parameters = vec![0.0; 10];
@@ -449,6 +462,14 @@ fn parameters_that_differ_in_one_bit_are_found_by_all() {
     let ended = World::start("diverged", 3).succeed();
     let error = all_say(&ended, "error");
     assert!(error.contains("after step 3"), "{error}");
+}
+
+#[test]
+fn parameters_that_a_trainer_keeps_itself_are_compared_when_it_asks() {
+    for world_size in [2, 3, 5] {
+        let ended = World::start("checked", world_size).succeed();
+        all_say(&ended, "error");
+    }
 }
 
 #[test]

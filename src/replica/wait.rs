@@ -70,7 +70,9 @@ impl Wait<'_> {
                     return Ok(value);
                 }
             }
-            self.shared.check_poison(self)?;
+            if let Some(result) = self.poisoned(&mut look) {
+                return result;
+            }
             started = started.or_else(|| Some(Instant::now()));
         }
         let start = started.unwrap_or_else(Instant::now);
@@ -118,8 +120,24 @@ impl Wait<'_> {
                 Look::Ready(value) => return Ok(value),
                 Look::Pending(other) => hint = other.or(hint),
             }
-            self.shared.check_poison(self)?;
+            if let Some(result) = self.poisoned(&mut look) {
+                return result;
+            }
         }
+    }
+
+    /// What a wait ends with once the run is over; `None` while it goes on. What this rank waits for may have come just
+    /// before: then the operation can end here as it has elsewhere.
+    fn poisoned<T>(
+        &self,
+        look: &mut impl FnMut() -> Result<Look<T>, Error>,
+    ) -> Option<Result<T, Error>> {
+        let error = self.shared.check_poison(self).err()?;
+        Some(match look() {
+            Ok(Look::Ready(value)) => Ok(value),
+            Ok(Look::Pending(_)) => Err(error),
+            Err(seen) => Err(seen),
+        })
     }
 
     /// Who is dead, gone, elsewhere, or too late.
