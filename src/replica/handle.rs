@@ -12,7 +12,8 @@ use std::sync::Arc;
 ///
 /// Clones are the same replica. All replicas must call the same operations in the same order; one that calls another is
 /// an error with names on all of them, within 50 ms. The replica leaves the run when the last clone and the last
-/// [`Exchange`](crate::Exchange) made with it are dropped; a drop while the thread panics ends the run for all.
+/// [`Exchange`](crate::Exchange) made with it are dropped; a drop while the thread panics ends the run for all. A process that ends without the drop
+/// (`std::process::exit`, an abort) has died for the others, whatever its exit code.
 ///
 /// An operation waits for the other replicas, at most until the deadline. Operations of one replica must not be called
 /// from several threads at once: they would come in an order that differs between replicas.
