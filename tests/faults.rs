@@ -150,6 +150,17 @@ fn replica() {
             };
             report(&error.expect_err("they differ"));
         }
+        "mismatched broadcasts" => {
+            let error = match (operation.as_str(), rank) {
+                ("barrier", 1) => replica.barrier(),
+                ("root", 1) => replica.broadcast(1, &mut []),
+                ("length", 1) => replica.broadcast(0, &mut [0.0; 2]),
+                ("no length", 1) => replica.broadcast(0, &mut [0.0]),
+                ("length", _) => replica.broadcast(0, &mut [0.0]),
+                _ => replica.broadcast(0, &mut []),
+            };
+            report(&error.expect_err("they differ"));
+        }
         "descriptors" => {
             // A child that lives on, and all descriptors but the one that the test reads closed.
             if rank == 1 {
@@ -457,6 +468,29 @@ fn all_reduces_that_differ_are_a_mismatch_that_names_both() {
         2,
         "mismatch 0: all_reduce of 1 values (sum of u64); 1: all_reduce of 1 values (max of u64)",
     );
+}
+
+#[test]
+fn broadcasts_that_differ_succeed_nowhere() {
+    let zero = "0: broadcast of 0 elements from rank 0";
+    for (operation, expected) in [
+        ("barrier", format!("{zero}; 1: barrier")),
+        (
+            "root",
+            format!("{zero}; 1: broadcast of 0 elements from rank 1"),
+        ),
+        (
+            "no length",
+            format!("{zero}; 1: broadcast of 1 elements from rank 0"),
+        ),
+        (
+            "length",
+            "0: broadcast of 1 elements from rank 0; 1: broadcast of 2 elements from rank 0".into(),
+        ),
+    ] {
+        let ended = World::with("mismatched broadcasts", 2, &setup(operation)).succeed();
+        survivors_say(&ended, 2, &format!("mismatch {expected}"));
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::error::Error;
 use super::inline::{INLINE_BYTES, read_value, write_value};
 use super::op::{Op, Value};
-use super::operation::{Kind, Operation, has_come};
+use super::operation::{Kind, Operation, announced, has_come};
 use super::port::{Blocked, Port, run};
 use super::progress::Lists;
 use super::record::{Record, RecordKind};
@@ -69,12 +69,19 @@ pub(crate) fn broadcast(shared: &Shared, root: usize, vector: &mut [f32]) -> Res
     all_have_come(shared, &wait)
 }
 
-/// No operation returns before every rank has entered it, so that nobody is ever two operations ahead of anybody.
+/// No operation returns before every rank has entered it, so that nobody is ever two operations ahead of anybody. Nor
+/// does it return where a rank has come for something else: the root of a broadcast takes nobody's record, and of an
+/// empty one there is none to compare.
 fn all_have_come(shared: &Shared, wait: &Wait<'_>) -> Result<(), Error> {
     shared.segment.bells().ring();
+    let identity = wait.operation.identity();
     let mut rank = 0;
     wait.until(|| {
         while rank < shared.world_size && has_come(shared.segment.rank(rank), wait.number) {
+            let came = announced(shared.segment.rank(rank), wait.number);
+            if came.is_none_or(|came| came.identity != identity) {
+                return Err(wait.mismatched(rank));
+            }
             rank += 1;
         }
         Ok(if rank == shared.world_size {
@@ -245,7 +252,7 @@ fn gather_inline(
     })?;
     // A rank that came for something else has written its inline value too, where that is an all_gather or all_reduce.
     for rank in 0..shared.world_size {
-        let came = super::operation::announced(shared.segment.rank(rank), wait.number);
+        let came = announced(shared.segment.rank(rank), wait.number);
         if came.is_none_or(|came| came.identity != wait.operation.identity()) {
             return Err(wait.mismatched(rank));
         }
