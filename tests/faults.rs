@@ -31,6 +31,7 @@ fn until_error(replica: &Replica, operation: &str) -> Error {
                 .map_or(Ok(()), |e| e.step(Some(&update), &mut vector).map(drop)),
             "broadcast" => replica.broadcast(0, &mut vector),
             "all_gather" => replica.all_gather(&[7; 3000]).map(drop),
+            "long all_gather" => replica.all_gather(&vec![7; 10_000_000]).map(drop),
             "all_reduce" => replica.all_reduce(&mut [1_u64], op::Sum),
             other => panic!("no operation {other}"),
         };
@@ -438,18 +439,25 @@ fn an_abort_from_any_thread_reaches_all_with_its_reason() {
 
 #[test]
 fn a_stopped_replica_is_named_at_the_deadline_and_publishes_nothing_more() {
-    for operation in ["barrier", "step"] {
+    // In the long ones the others do not wait for the stopped one's records, but for room that it does not give.
+    for (operation, stopped) in [
+        ("barrier", 1),
+        ("step", 1),
+        ("broadcast", 2),
+        ("long all_gather", 0),
+    ] {
         let setup = Setup {
             deadline: Duration::from_secs(1),
             ..setup(operation)
         };
         let mut world = World::with("until error", 3, &setup);
         world.hear("running");
-        world.replicas[1].signal(Signal::SIGSTOP);
-        world.replicas[0].hear("error");
-        world.replicas[2].hear("error");
-        world.replicas[1].signal(Signal::SIGCONT);
-        survivors_say(&world.finish(), 3, "timed out 1");
+        world.replicas[stopped].signal(Signal::SIGSTOP);
+        for rank in (0..3).filter(|&rank| rank != stopped) {
+            world.replicas[rank].hear("error");
+        }
+        world.replicas[stopped].signal(Signal::SIGCONT);
+        survivors_say(&world.finish(), 3, &format!("timed out {stopped}"));
     }
 }
 

@@ -92,6 +92,17 @@ impl Shared {
         self.segment.rank(rank).state.get() == Seated::Left
     }
 
+    /// The rank that has taken least, if this rank has taken more: when nothing goes on any more, then because of that
+    /// rank. All take the same records in the same order, so what this rank has had is there for the other to take.
+    pub(crate) fn behind(&self) -> Option<usize> {
+        let taken = |rank: usize| {
+            let rings = (0..self.world_size).map(|producer| self.segment.ring(producer));
+            rings.fold(0_u64, |sum, ring| sum.wrapping_add(ring.released(rank)))
+        };
+        let (least, rank) = (0..self.world_size).map(|rank| (taken(rank), rank)).min()?;
+        (least < taken(self.rank)).then_some(rank)
+    }
+
     /// The flags that this rank has raised.
     pub(crate) fn raised(&self) -> u8 {
         self.segment

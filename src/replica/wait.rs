@@ -177,7 +177,11 @@ impl Wait<'_> {
         }
         if waited >= self.deadline {
             let missing = others().find(|&rank| !has_come(segment.rank(rank), self.number));
-            let rank = missing.or(hint).unwrap_or(shared.rank);
+            // Whose record is missing may itself wait for room that another rank does not give.
+            let rank = missing
+                .or_else(|| shared.behind())
+                .or(hint)
+                .unwrap_or(shared.rank);
             return Some(Trouble {
                 cause: Cause::TimedOut,
                 rank: rank as u8,

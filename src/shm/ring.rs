@@ -268,6 +268,15 @@ impl<'a> Ring<'a> {
         Ok(header)
     }
 
+    /// What `consumer` has given back, in bytes from the start of the run; 0 if there is no such consumer. One Relaxed
+    /// load: for looking at a run that does not go on.
+    #[must_use]
+    pub fn released(&self, consumer: usize) -> u64 {
+        self.cursors
+            .get(consumer)
+            .map_or(0, |cursor| cursor.load(Ordering::Relaxed))
+    }
+
     /// Which consumer is furthest behind this producer; of several the lowest. 0 if there is none.
     #[must_use]
     pub fn slowest(&self) -> usize {
