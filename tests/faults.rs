@@ -507,10 +507,17 @@ fn a_replica_that_never_joins_is_named() {
     for rank in [0, 2] {
         world.add("join briefly", rank, &setup("barrier"));
     }
-    for replica in world.succeed() {
-        let message = replica.one("message");
+    for rank in 0..2 {
+        let message = world.replicas[rank].hear("message");
         assert!(message.contains("missing ranks 1, 3"), "{message}");
     }
+    // For the launcher too it is not the fault of those that came.
+    let verdict = world.segment.poison().get().expect("the run is over");
+    assert_eq!(verdict.rank, 1);
+    // Who comes too late is told so.
+    world.add("join briefly", 1, &setup("barrier"));
+    assert_eq!(world.replicas[2].hear("error"), "error timed out 1");
+    world.succeed();
 }
 
 #[test]

@@ -60,6 +60,8 @@ impl Builder {
             None => seconds(DEADLINE)?.unwrap_or(Duration::from_secs(600)),
         };
         let timeout = self.join_timeout.unwrap_or(Duration::from_secs(60));
+        // A century at most: the clock ends somewhere.
+        let timeout = timeout.min(Duration::from_secs(100 * 365 * 24 * 3600));
         let until = Instant::now() + timeout;
         let (segment, rank, lifeline) = match std::env::var_os(RANK) {
             None => (alone()?, 0, None),
@@ -215,10 +217,18 @@ fn all_join(shared: &Shared, timeout: Duration) -> Result<(), Error> {
         deadline: timeout,
         ..shared.wait(operation, 0)
     };
+    let began = Instant::now();
     let segment = &shared.segment;
     let seats = || (0..shared.world_size).map(|rank| &*segment.rank(rank).state);
+    let missing = || {
+        let ranks = seats().enumerate();
+        ranks
+            .filter(|(_, seat)| matches!(seat.get(), Seated::Free | Seated::Joining))
+            .map(|(rank, _)| rank)
+    };
     let all = wait.until(|| match muster(segment.state(), seats()) {
-        Muster::Missing => Ok(Look::Pending(None)),
+        // Named: the poison of the deadline is on who has not come, not on who has waited for it.
+        Muster::Missing => Ok(Look::Pending(missing().next())),
         Muster::Complete => Ok(Look::Ready(())),
         Muster::Last => {
             segment.bells().ring();
@@ -226,13 +236,15 @@ fn all_join(shared: &Shared, timeout: Duration) -> Result<(), Error> {
         }
     });
     match all {
-        Err(Error::TimedOut { .. }) => {
-            let missing = seats()
-                .enumerate()
-                .filter(|(_, seat)| matches!(seat.get(), Seated::Free | Seated::Joining));
+        // Who was missing and comes after all hears that it was too late.
+        Err(Error::TimedOut { rank: first, .. }) if first != shared.rank => {
+            let mut ranks: Vec<usize> = missing().collect();
+            if !ranks.contains(&first) {
+                ranks.insert(0, first);
+            }
             Err(Error::JoinTimedOut {
-                waited: timeout,
-                missing: missing.map(|(rank, _)| rank).collect(),
+                waited: began.elapsed().min(timeout),
+                missing: ranks,
             })
         }
         other => other,
