@@ -161,6 +161,13 @@ fn all_reduce_gives_the_same_numbers_to_all() {
 }
 
 #[test]
+fn the_longest_deadlines_are_ones_like_any_other() {
+    let most = std::time::Duration::MAX;
+    let alone = Replica::builder().join_timeout(most).deadline(most).join();
+    alone.expect("joins").barrier().expect("all come");
+}
+
+#[test]
 fn a_thousand_barriers_and_open_tickets() {
     everywhere("barriers");
 }
