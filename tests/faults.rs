@@ -120,6 +120,7 @@ fn replica() {
             let thread = std::thread::spawn(move || {
                 if other.rank() == 1 {
                     other.abort("the data is wrong");
+                    other.abort("another reason comes too late");
                 }
             });
             report(&until_error(&replica, &operation));

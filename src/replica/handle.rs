@@ -117,7 +117,8 @@ impl Replica {
     }
 
     /// Ends the run for all replicas: whatever they wait for or begin next returns [`Error::Aborted`] with this rank and
-    /// reason (cut to 248 bytes). Callable from any thread, also while another one is inside an operation. Wait-free.
+    /// reason (cut to 248 bytes). Callable from any thread, also while another one is inside an operation; a second call
+    /// changes nothing. Wait-free.
     pub fn abort(&self, reason: &str) {
         self.0.abort(reason);
     }

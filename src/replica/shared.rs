@@ -13,7 +13,7 @@ use crate::shm::ring::{Consumer, Producer};
 use crate::shm::seat::Seated;
 use crate::shm::segment::Segment;
 use crate::shm::sync::Ordering;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     engine: Mutex<Engine>,
     /// The number of the operation that this rank is in or was in last, for `abort` from another thread.
     current: AtomicU64,
+    /// Whether this rank's reason is written: others read it from then on.
+    aborted: AtomicBool,
     divergence: Mutex<(u64, Vec<u64>)>,
 }
 
@@ -73,6 +75,7 @@ impl Shared {
             keeper: Mutex::new(Some(keeper)),
             engine: Mutex::new(engine),
             current: AtomicU64::new(0),
+            aborted: AtomicBool::new(false),
             divergence: Mutex::new((0, Vec::new())),
         }
     }
@@ -128,8 +131,14 @@ impl Shared {
         holds
     }
 
-    /// Ends the run because this rank says so. Callable from any thread.
+    /// Ends the run because this rank says so. Callable from any thread; only the first call has a reason.
     pub(crate) fn abort(&self, reason: &str) {
+        if self
+            .aborted
+            .swap(true, std::sync::atomic::Ordering::Relaxed)
+        {
+            return;
+        }
         write_text(&self.segment.rank(self.rank).reason, reason);
         self.poison(
             Cause::Aborted,
