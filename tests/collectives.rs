@@ -96,9 +96,17 @@ fn replica() {
                 assert!(matches!(replica.arrive(), Err(Error::TicketOpen)));
                 ticket.wait().expect("all come");
             }
-            // A dropped ticket is finished by the next operation.
+            // A dropped ticket is finished by the next operation, whichever that is.
             let _ = replica.arrive().expect("arrives");
             replica.barrier().expect("all come");
+            let _ = replica.arrive().expect("arrives");
+            let next = replica.arrive().expect("the dropped one is finished first");
+            // Here one whose barrier another operation has finished waits for nothing more, not for a later one.
+            replica.barrier().expect("all come");
+            let last = replica.arrive().expect("arrives");
+            next.wait().expect("is over");
+            assert!(matches!(replica.arrive(), Err(Error::TicketOpen)));
+            last.wait().expect("all come");
         }
         "flags" => {
             assert_eq!(replica.agreed_flags(), 0);

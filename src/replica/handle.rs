@@ -81,14 +81,20 @@ impl Replica {
     /// be finished first.
     ///
     /// # Errors
-    /// [`Error::TicketOpen`] if one is open already; what ended the run.
+    /// [`Error::TicketOpen`] if the ticket of an open one is still held; what ended the run.
     pub fn arrive(&self) -> Result<BarrierTicket<'_>, Error> {
         let engine = &mut *self.0.engine();
-        if engine.open.is_some() {
+        let held = self.0.ticket.load(Ordering::Relaxed);
+        if engine.open.is_some_and(|(_, number)| number == held) {
             return Err(Error::TicketOpen);
         }
         collectives::arrive(&self.0, engine)?;
-        Ok(BarrierTicket(self))
+        let number = engine.number;
+        self.0.ticket.store(number, Ordering::Relaxed);
+        Ok(BarrierTicket {
+            replica: self,
+            number,
+        })
     }
 
     /// Makes `vector` what it is at `root`, on all replicas, for any length. Blocking.
@@ -150,7 +156,11 @@ impl std::fmt::Debug for Replica {
 /// A barrier that was entered. Dropped, it is finished by this replica's next operation.
 #[derive(Debug)]
 #[must_use = "a barrier that is entered must be waited for"]
-pub struct BarrierTicket<'a>(&'a Replica);
+pub struct BarrierTicket<'a> {
+    replica: &'a Replica,
+    /// The barrier's number.
+    number: u64,
+}
 
 impl BarrierTicket<'_> {
     /// Returns when all replicas have come. Blocking.
@@ -158,10 +168,20 @@ impl BarrierTicket<'_> {
     /// # Errors
     /// As [`Replica::barrier`].
     pub fn wait(self) -> Result<(), Error> {
-        let engine = &mut *self.0.0.engine();
-        match engine.open.take() {
-            Some((ticket, number)) => self.0.0.finish_barrier(engine, ticket, number),
+        let shared = self.replica.shared();
+        let engine = &mut *shared.engine();
+        match engine.open.take_if(|(_, number)| *number == self.number) {
+            Some((ticket, number)) => shared.finish_barrier(engine, ticket, number),
+            // Another operation has come since, and has finished it first.
             None => Ok(()),
         }
+    }
+}
+
+impl Drop for BarrierTicket<'_> {
+    fn drop(&mut self) {
+        // Of several, which were left over by operations that finished their barriers, the last one counts.
+        let held = &self.replica.shared().ticket;
+        let _ = held.compare_exchange(self.number, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }

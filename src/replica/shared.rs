@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     engine: Mutex<Engine>,
     /// The number of the operation that this rank is in or was in last, for `abort` from another thread.
     current: AtomicU64,
+    /// The number of the barrier whose ticket is held; 0 for none.
+    pub(crate) ticket: AtomicU64,
     /// Whether this rank's reason is written: others read it from then on.
     aborted: AtomicBool,
     divergence: Mutex<(u64, Vec<u64>)>,
@@ -75,6 +77,7 @@ impl Shared {
             keeper: Mutex::new(Some(keeper)),
             engine: Mutex::new(engine),
             current: AtomicU64::new(0),
+            ticket: AtomicU64::new(0),
             aborted: AtomicBool::new(false),
             divergence: Mutex::new((0, Vec::new())),
         }
