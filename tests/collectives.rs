@@ -117,6 +117,7 @@ fn replica() {
             }
             match std::env::var("OPERATION").as_deref() {
                 Ok("barrier") => replica.barrier().expect("all come"),
+                Ok("broadcast") => replica.broadcast(0, &mut [0.0]).expect("broadcasts"),
                 Ok("all_gather") => drop(replica.all_gather(&[]).expect("gathers")),
                 Ok("all_reduce") => replica.all_reduce(&mut [1_u32], Sum).expect("reduces"),
                 Ok("step") => {
@@ -182,7 +183,7 @@ fn a_thousand_barriers_and_open_tickets() {
 
 #[test]
 fn a_raised_flag_is_agreed_by_whatever_operation_comes_next() {
-    for operation in ["barrier", "all_gather", "all_reduce", "step"] {
+    for operation in ["barrier", "broadcast", "all_gather", "all_reduce", "step"] {
         let environment = vec![("OPERATION".to_owned(), operation.to_owned())];
         World::with(
             "flags",

@@ -66,7 +66,9 @@ pub(crate) fn broadcast(shared: &Shared, root: usize, vector: &mut [f32]) -> Res
         },
         u64::MAX,
     )?;
-    all_have_come(shared, &wait)
+    all_have_come(shared, &wait)?;
+    shared.agree(engine, wait.number);
+    Ok(())
 }
 
 /// No operation returns before every rank has entered it, so that nobody is ever two operations ahead of anybody. Nor
