@@ -25,3 +25,5 @@ mod progress;
 mod ring;
 #[path = "loom/run.rs"]
 mod run;
+#[path = "loom/sites.rs"]
+mod sites;
