@@ -19,6 +19,8 @@ mod join;
 mod padding;
 #[path = "loom/poison.rs"]
 mod poison;
+#[path = "loom/poisoned_barrier.rs"]
+mod poisoned_barrier;
 #[path = "loom/progress.rs"]
 mod progress;
 #[path = "loom/ring.rs"]

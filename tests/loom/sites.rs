@@ -1,20 +1,21 @@
 //! No place that a model could weaken is left without a model that notices it.
 
 use gradring::shm::sync::Site;
+use std::path::Path;
 
-/// The source of the list, and of everything that may use it.
+/// The source of the list.
 const LIST: &str = include_str!("../../src/shm/site.rs");
-const MODELS: [&str; 9] = [
-    include_str!("barrier.rs"),
-    include_str!("bell.rs"),
-    include_str!("crash.rs"),
-    include_str!("end.rs"),
-    include_str!("join.rs"),
-    include_str!("padding.rs"),
-    include_str!("poison.rs"),
-    include_str!("progress.rs"),
-    include_str!("ring.rs"),
-];
+
+/// The sources of all models.
+fn models() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/loom");
+    std::fs::read_dir(folder)
+        .expect("the models' folder")
+        .map(|entry| entry.expect("its entries").path())
+        .filter(|path| !path.ends_with("sites.rs"))
+        .map(|path| std::fs::read_to_string(path).expect("a model"))
+        .collect()
+}
 
 /// The names of all sites, in the order of the list.
 fn sites() -> Vec<&'static str> {
@@ -48,9 +49,10 @@ fn every_site_has_a_model_that_notices_it() {
         Some(format!("{:?}", Site::PublishBlocks)),
         "and to its end"
     );
+    let models = models();
     for site in sites {
         assert!(
-            MODELS.iter().any(|model| names(model, site)),
+            models.iter().any(|model| names(model, site)),
             "no model uses {site}"
         );
     }
