@@ -143,7 +143,7 @@ fn no_second_look_at_a_poisoned_barrier_is_noticed() {
 
 #[test]
 fn every_rank_at_a_poisoned_barrier_returns_the_error() {
-    check_reaching(2, &[SLEPT], poisoned_instead_of_the_last_arrival);
+    check_reaching(3, &[SLEPT], poisoned_instead_of_the_last_arrival);
 }
 
 #[test]
