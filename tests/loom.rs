@@ -19,9 +19,13 @@ mod join;
 mod padding;
 #[path = "loom/poison.rs"]
 mod poison;
+#[path = "loom/poisoned_barrier.rs"]
+mod poisoned_barrier;
 #[path = "loom/progress.rs"]
 mod progress;
 #[path = "loom/ring.rs"]
 mod ring;
 #[path = "loom/run.rs"]
 mod run;
+#[path = "loom/sites.rs"]
+mod sites;

@@ -67,7 +67,7 @@ impl<'a> Bells<'a> {
         };
         let bit = 1 << (me % 64);
         // Read before the bit is set: whoever sees the bit bumps the bell after this, and the kernel will notice.
-        let heard = bell.load();
+        let mut heard = bell.load();
         let is_ready;
         if mutant(Site::BitAfterCheck) {
             fence(Ordering::SeqCst);
@@ -80,6 +80,9 @@ impl<'a> Bells<'a> {
                 fence(Ordering::SeqCst);
             }
             is_ready = ready();
+        }
+        if mutant(Site::HeardAfterCheck) {
+            heard = bell.load();
         }
         if !is_ready {
             bell.wait(heard, slice);

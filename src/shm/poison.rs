@@ -40,7 +40,7 @@ impl Verdict {
 ///
 /// | writer | reader | ordering | model |
 /// |---|---|---|---|
-/// | the first who finds a culprit | everybody | exchange AcqRel, load Acquire: what the finder wrote before (its reason) comes with it | 11 |
+/// | the first who finds a culprit | everybody | exchange AcqRel, load Acquire: what the finder wrote before (its reason, its arrivals) comes with it | 10, 11 |
 #[repr(C)]
 pub struct Poison {
     word: Padded<Word<Verdict>>,
@@ -85,7 +85,7 @@ impl Poison {
                 current,
                 verdict,
                 ord(Site::PoisonSet, Ordering::AcqRel),
-                Ordering::Acquire,
+                ord(Site::PoisonFound, Ordering::Acquire),
             ) {
                 Ok(_) => return verdict,
                 Err(found) if found.cause != 0 => return found,

@@ -42,6 +42,8 @@ pub enum Site {
     OneArrivalWord,
     /// Poison: the winner's exchange.
     PoisonSet,
+    /// Poison: the loser's load in its exchange.
+    PoisonFound,
     /// Poison: a reader's load.
     PoisonGet,
     /// Poison: stored, not exchanged.
@@ -52,10 +54,14 @@ pub enum Site {
     SleepFence,
     /// Bell: the waiter sets its bit after it has looked.
     BitAfterCheck,
+    /// Bell: the waiter reads its bell after it has looked.
+    HeardAfterCheck,
     /// State: the creator's last store.
     StatePublish,
     /// State: an opener's load.
     StateLoad,
+    /// State: the exchange of the last to join.
+    Fill,
     /// State: two ranks can both be the last to join.
     FillByStore,
     /// Seat: claimed by a load and a store.

@@ -81,7 +81,12 @@ impl State {
             return first;
         }
         self.0
-            .compare_exchange(ready, full, Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange(
+                ready,
+                full,
+                ord(Site::Fill, Ordering::AcqRel),
+                Ordering::Acquire,
+            )
             .is_ok()
     }
 

@@ -1,8 +1,7 @@
-//! Models 8 to 10: the barrier.
+//! Models 8 and 9: the barrier.
 
-use crate::run::{RACE, check, notices};
+use crate::run::{RACE, check, check_reaching, notices, reached};
 use gradring::shm::barrier::{Arrival, Look, Ticket};
-use gradring::shm::poison::{Poison, Verdict};
 use gradring::shm::sync::Ordering::Relaxed;
 use gradring::shm::sync::{Site, mutate, weaken};
 use loom::cell::UnsafeCell;
@@ -35,23 +34,25 @@ impl Shared {
     }
 }
 
-/// At most this many looks in a round; whoever has not passed by then goes home.
-const LOOKS: usize = 2;
+/// What some interleaving must come to.
+const ALL_PASSED: &str = "all ranks passed all rounds";
+const SOME_MISSED: &str = "a rank looked too early";
 
-/// Rank `me` writes its cell, arrives, and if it passes reads all cells; `rounds` times.
-fn go(shared: &Shared, me: usize, rounds: u64) {
+/// Rank `me` writes its cell, arrives, and if it passes reads all cells; `rounds` times. It looks at most `looks` times in
+/// a round and goes home if it has not passed by then. Whether it has passed them all.
+fn go(shared: &Shared, me: usize, rounds: u64, looks: usize) -> bool {
     for round in 1..=rounds {
         let cell = |rank: usize| &shared.cells[rank][(round % 2) as usize];
         // SAFETY: whoever reads this cell has done so before it arrived in the round before this one.
         cell(me).with_mut(|cell| unsafe { *cell = round });
         let raised = round == 2 && me == 0;
         let ticket = shared.arrivals[me].arrive(round, 77 + round as u32, raised);
-        let looks = (0..LOOKS).map(|_| shared.look(ticket));
+        let looks = (0..looks).map(|_| shared.look(ticket));
         let Some(look) = looks
             .into_iter()
             .find(|look| !matches!(look, Look::Waiting { .. }))
         else {
-            return;
+            return false;
         };
         assert_eq!(look, Look::Passed { stop: round == 2 });
         for rank in 0..shared.cells.len() {
@@ -60,41 +61,63 @@ fn go(shared: &Shared, me: usize, rounds: u64) {
             assert_eq!(found, round, "no rank is a round ahead or behind");
         }
     }
+    true
 }
 
-fn ranks(world_size: usize, rounds: u64) {
+fn ranks(world_size: usize, rounds: u64, looks: usize) {
     let shared = Shared::new(world_size);
     let others: Vec<_> = (1..world_size)
         .map(|me| {
             let shared = shared.clone();
-            thread::spawn(move || go(&shared, me, rounds))
+            thread::spawn(move || go(&shared, me, rounds, looks))
         })
         .collect();
-    go(&shared, 0, rounds);
+    let mut passed = usize::from(go(&shared, 0, rounds, looks));
     for other in others {
-        other.join().expect("loom reports a panic itself");
+        passed += usize::from(other.join().expect("loom reports a panic itself"));
     }
+    reached(if passed == world_size {
+        ALL_PASSED
+    } else {
+        SOME_MISSED
+    });
 }
 
 #[test]
 fn two_ranks_see_each_others_writes_in_every_round() {
-    check(4, || ranks(2, 3));
+    check_reaching(4, &[ALL_PASSED, SOME_MISSED], || ranks(2, 3, 2));
 }
 
 #[test]
 fn three_ranks_see_each_others_writes() {
-    check(3, || ranks(3, 1));
+    check_reaching(3, &[ALL_PASSED, SOME_MISSED], || ranks(3, 1, 2));
 }
 
 #[test]
 fn four_ranks_see_each_others_writes() {
-    check(2, || ranks(4, 1));
+    check_reaching(3, &[ALL_PASSED, SOME_MISSED], || ranks(4, 1, 1));
 }
 
 #[test]
 fn an_arrival_without_ordering_is_noticed() {
-    notices(|| weaken(Site::Arrival, Relaxed), RACE, 2, || ranks(2, 2));
-    notices(|| weaken(Site::Arrival, Relaxed), RACE, 2, || ranks(3, 1));
+    notices(
+        || weaken(Site::Arrival, Relaxed),
+        RACE,
+        2,
+        || ranks(2, 2, 2),
+    );
+    notices(
+        || weaken(Site::Arrival, Relaxed),
+        RACE,
+        2,
+        || ranks(3, 1, 2),
+    );
+    notices(
+        || weaken(Site::Arrival, Relaxed),
+        RACE,
+        3,
+        || ranks(4, 1, 1),
+    );
 }
 
 #[test]
@@ -103,13 +126,19 @@ fn a_look_without_ordering_is_noticed() {
         || weaken(Site::ArrivalLook, Relaxed),
         RACE,
         2,
-        || ranks(2, 2),
+        || ranks(2, 2, 2),
     );
     notices(
         || weaken(Site::ArrivalLook, Relaxed),
         RACE,
         2,
-        || ranks(3, 1),
+        || ranks(3, 1, 2),
+    );
+    notices(
+        || weaken(Site::ArrivalLook, Relaxed),
+        RACE,
+        3,
+        || ranks(4, 1, 1),
     );
 }
 
@@ -154,71 +183,43 @@ fn one_word_for_two_barriers_is_noticed() {
     );
 }
 
-#[test]
-fn two_ranks_that_come_for_different_things_both_learn_of_it() {
-    check(3, || {
-        let shared = Shared::new(2);
-        let other = {
-            let shared = shared.clone();
-            thread::spawn(move || shared.arrivals[1].arrive(1, 1, false))
-        };
-        let mine = shared.arrivals[0].arrive(1, 2, true);
-        let theirs = other.join().expect("loom reports a panic itself");
-        for ticket in [mine, theirs] {
-            assert_eq!(shared.look(ticket), Look::Mismatch { stop: true });
-        }
-        // The next round knows nothing of it.
-        let again = [0, 1].map(|rank: usize| shared.arrivals[rank].arrive(2, 3, false));
-        assert_eq!(
-            again.map(|ticket| shared.look(ticket)),
-            [Look::Passed { stop: false }; 2]
-        );
-    });
-}
-
-/// A rank arrives and then ends the run; another one looks for its arrival, then for poison, then for its arrival again.
-fn poisoned_after_arriving() {
-    let shared = Arc::new((Shared::new(2), Poison::new()));
-    let mine = shared.0.arrivals[0].arrive(1, 5, false);
-    let verdict = Verdict::new(1, 4, 2);
+/// Two ranks meet that have come for different things, one with a flag up, and then once more for the same.
+fn a_mismatch_and_then_none() {
+    let shared = Shared::new(2);
     let other = {
         let shared = shared.clone();
         thread::spawn(move || {
-            let _ = shared.0.arrivals[1].arrive(1, 5, false);
-            assert_eq!(shared.1.set(verdict), verdict);
+            let ticket = shared.arrivals[1].arrive(1, 1, false);
+            let early = shared.look(ticket);
+            (ticket, early)
         })
     };
-    let (ranks, poison) = &*shared;
-    let first = ranks.look(mine);
-    if let Some(found) = poison.get() {
-        assert_eq!(found, verdict);
-        let second = ranks.look(mine);
-        assert_eq!(
-            second,
-            Look::Passed { stop: false },
-            "what came before the poison counts"
-        );
-    } else if first == (Look::Waiting { rank: 1 }) {
-        other.join().expect("loom reports a panic itself");
-        assert_eq!(poison.get(), Some(verdict), "the poison is never lost");
-        return;
+    let mine = shared.arrivals[0].arrive(1, 2, true);
+    let early = shared.look(mine);
+    let (theirs, also_early) = other.join().expect("loom reports a panic itself");
+    for early in [early, also_early] {
+        match early {
+            Look::Waiting { .. } => reached("one looked too early"),
+            Look::Mismatch { stop: true } => reached("one learnt of it at once"),
+            other => panic!("{other:?}"),
+        }
     }
-    other.join().expect("loom reports a panic itself");
+    for ticket in [mine, theirs] {
+        assert_eq!(shared.look(ticket), Look::Mismatch { stop: true });
+    }
+    // The next round knows nothing of it.
+    let again = [0, 1].map(|rank: usize| shared.arrivals[rank].arrive(2, 3, false));
+    assert_eq!(
+        again.map(|ticket| shared.look(ticket)),
+        [Look::Passed { stop: false }; 2]
+    );
 }
 
 #[test]
-fn who_sees_poison_sees_the_arrivals_before_it() {
-    check(4, poisoned_after_arriving);
-}
-
-#[test]
-fn poison_read_or_set_without_ordering_is_noticed() {
-    for site in [Site::PoisonGet, Site::PoisonSet] {
-        notices(
-            move || weaken(site, Relaxed),
-            "what came before the poison counts",
-            2,
-            poisoned_after_arriving,
-        );
-    }
+fn two_ranks_that_come_for_different_things_both_learn_of_it() {
+    check_reaching(
+        4,
+        &["one looked too early", "one learnt of it at once"],
+        a_mismatch_and_then_none,
+    );
 }

@@ -1,12 +1,15 @@
 //! Model 12: one waiter, two conditions, two notifiers. A lost wake-up is a deadlock: the model's kernel has no timeout.
 
-use crate::run::{DEADLOCK, check, notices};
+use crate::run::{DEADLOCK, check_reaching, notices, reached};
 use gradring::shm::bell::{Asleep, Bells};
 use gradring::shm::sync::Ordering::{Acquire, Release};
 use gradring::shm::sync::{AtomicU64, Futex, Padded, Site, mutate};
 use loom::thread;
 use std::sync::Arc;
 use std::time::Duration;
+
+const SLEPT: &str = "the waiter slept";
+const NO_SLEEP: &str = "the waiter had no need to sleep";
 
 struct Shared {
     asleep: Asleep,
@@ -43,9 +46,10 @@ fn two_notifiers() {
     // As a rank waits: for any of several conditions, until it has seen them all.
     let mut seen = 0;
     while seen < 2 {
-        shared
+        let ready = shared
             .bells()
             .sleep_unless(1, Duration::ZERO, || shared.came() > seen);
+        reached(if ready { NO_SLEEP } else { SLEPT });
         seen = shared.came();
     }
     for notifier in notifiers {
@@ -55,7 +59,7 @@ fn two_notifiers() {
 
 #[test]
 fn no_wake_up_is_lost() {
-    check(3, two_notifiers);
+    check_reaching(3, &[SLEPT, NO_SLEEP], two_notifiers);
 }
 
 #[test]
@@ -71,4 +75,9 @@ fn a_waiter_without_its_fence_is_noticed() {
 #[test]
 fn a_waiter_that_looks_before_it_says_that_it_sleeps_is_noticed() {
     notices(|| mutate(Site::BitAfterCheck), DEADLOCK, 3, two_notifiers);
+}
+
+#[test]
+fn a_waiter_that_reads_its_bell_too_late_is_noticed() {
+    notices(|| mutate(Site::HeardAfterCheck), DEADLOCK, 3, two_notifiers);
 }

@@ -1,6 +1,8 @@
 //! Model 7: a producer that ends anywhere leaves a prefix of whole frames.
 
-use crate::run::{Memory, RACE, check, drain, header, notices, send, take_some};
+use crate::run::{
+    Memory, RACE, check, check_reaching, drain, header, notices, reached, send, take_some,
+};
 use gradring::shm::ring::{Consumer, Producer};
 use gradring::shm::sync::{Site, mutate};
 use loom::thread;
@@ -85,7 +87,7 @@ fn a_producer_that_ends_anywhere_leaves_whole_frames_only() {
 
 #[test]
 fn a_dropped_grant_leaves_room_for_the_next() {
-    check(3, || {
+    check_reaching(3, &["the third was sent"], || {
         let memory = Memory::new(1, 2);
         let taker = {
             let memory = memory.clone();
@@ -100,6 +102,9 @@ fn a_dropped_grant_leaves_room_for_the_next() {
         for _ in 0..3 {
             drop(memory.ring().reserve(&mut producer, 0));
             sent += u64::from(send(memory.ring(), &mut producer, sent, 0));
+        }
+        if sent == 3 {
+            reached("the third was sent");
         }
         let (mut consumer, next) = taker.join().expect("loom reports a panic itself");
         drain(memory.ring(), &mut consumer, next, sent);

@@ -1,6 +1,6 @@
 //! Model 15: a reader and a rank that leaves or dies. What it published is read; only then it is gone.
 
-use crate::run::{Memory, check, notices, send, take};
+use crate::run::{Memory, check_reaching, notices, reached, send, take};
 use gradring::shm::ring::{Consumer, Producer};
 use gradring::shm::seat::{Seat, Seated, Sight, sight};
 use gradring::shm::sync::Ordering::{AcqRel, Acquire, Relaxed};
@@ -11,6 +11,9 @@ use std::sync::Arc;
 /// What the kernel sets in a life token.
 const OWNER_DIED: u32 = 0x4000_0000;
 const PUBLISHED: u64 = 2;
+
+const NOT_YET: &str = "the reader was ahead of the rank";
+const GONE: &str = "the rank was gone";
 
 struct Shared {
     memory: Arc<Memory>,
@@ -65,9 +68,10 @@ fn a_reader_and(end: End) {
                 assert_eq!(value, taken);
                 taken += 1;
             }
-            Sight::NotYet => {}
+            Sight::NotYet => reached(NOT_YET),
             Sight::Gone(()) => {
                 assert_eq!(taken, PUBLISHED, "gone with something left to read");
+                reached(GONE);
                 break;
             }
         }
@@ -79,12 +83,12 @@ const LEFT_BEHIND: &str = "gone with something left to read";
 
 #[test]
 fn what_a_rank_published_is_read_before_it_has_left() {
-    check(4, || a_reader_and(End::Leaves));
+    check_reaching(4, &[NOT_YET, GONE], || a_reader_and(End::Leaves));
 }
 
 #[test]
 fn what_a_rank_published_is_read_before_it_is_dead() {
-    check(4, || a_reader_and(End::Dies));
+    check_reaching(4, &[NOT_YET, GONE], || a_reader_and(End::Dies));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Model 5: frames of different sizes, and padding where the end of the ring is too short.
 
-use crate::run::{Memory, RACE, check, drain, notices, send, take_some};
+use crate::run::{Memory, RACE, check_reaching, drain, notices, reached, send, take_some};
 use gradring::shm::ring::{Consumer, Producer};
 use gradring::shm::sync::{Site, mutate};
 use loom::thread;
@@ -32,6 +32,12 @@ fn frames_of_one_and_two_units() {
         }
     }
     let (mut consumer, next) = taker.join().expect("loom reports a panic itself");
+    if sent == PAYLOADS.len() {
+        reached("all frames were sent");
+    }
+    if next > 2 {
+        reached("a frame behind padding was taken at once");
+    }
     drain(memory.ring(), &mut consumer, next, sent as u64);
     assert_eq!(consumer.position(), producer.position());
 }
@@ -48,12 +54,19 @@ fn take_from(memory: &Memory, consumer: &mut Consumer, next: u64) -> u64 {
 
 #[test]
 fn padding_is_skipped_and_never_delivered() {
-    check(3, frames_of_one_and_two_units);
+    check_reaching(
+        3,
+        &[
+            "all frames were sent",
+            "a frame behind padding was taken at once",
+        ],
+        frames_of_one_and_two_units,
+    );
 }
 
 #[test]
 fn a_frame_behind_padding_is_there_when_the_padding_is() {
-    check(2, || {
+    check_reaching(2, &["nothing had come yet", "the frame had come"], || {
         // The very first frame needs padding, so that the consumer meets it at every moment.
         let memory = Memory::at(3 * 64, 1, 4);
         let taker = {
@@ -70,6 +83,11 @@ fn a_frame_behind_padding_is_there_when_the_padding_is() {
             "an empty ring has room"
         );
         let (mut consumer, next) = taker.join().expect("loom reports a panic itself");
+        reached(if next == 0 {
+            "nothing had come yet"
+        } else {
+            "the frame had come"
+        });
         drain(memory.ring(), &mut consumer, next, 1);
     });
 }

@@ -1,6 +1,6 @@
 //! Model 11: two find a culprit at once.
 
-use crate::run::{RACE, check, notices};
+use crate::run::{RACE, check_reaching, notices, reached};
 use gradring::shm::poison::{Poison, Verdict};
 use gradring::shm::sync::Ordering::Relaxed;
 use gradring::shm::sync::{Site, mutate, weaken};
@@ -43,15 +43,30 @@ fn two_finders() {
     if let Some(verdict) = seen {
         assert_eq!(reason(&shared, verdict), 100 + u64::from(verdict.rank));
     }
+    reached(if seen.is_some() {
+        "somebody saw a verdict early"
+    } else {
+        "somebody looked too early"
+    });
     let held = finders.map(|finder| finder.join().expect("loom reports a panic itself"));
     assert_eq!(held[0], held[1], "all agree");
     assert_eq!(shared.poison.get(), Some(held[0]), "all agree");
     assert!(seen.is_none_or(|seen| seen == held[0]), "all agree");
+    reached(["the first finder won", "the second finder won"][usize::from(held[0].rank)]);
 }
 
 #[test]
 fn one_culprit_is_found_and_all_agree() {
-    check(3, two_finders);
+    check_reaching(
+        4,
+        &[
+            "somebody saw a verdict early",
+            "somebody looked too early",
+            "the first finder won",
+            "the second finder won",
+        ],
+        two_finders,
+    );
 }
 
 #[test]
@@ -62,6 +77,11 @@ fn a_verdict_that_is_stored_is_noticed() {
 #[test]
 fn a_verdict_that_does_not_publish_its_reason_is_noticed() {
     notices(|| weaken(Site::PoisonSet, Relaxed), RACE, 2, two_finders);
+}
+
+#[test]
+fn a_loser_that_does_not_see_the_winners_reason_is_noticed() {
+    notices(|| weaken(Site::PoisonFound, Relaxed), RACE, 2, two_finders);
 }
 
 #[test]

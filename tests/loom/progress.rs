@@ -1,6 +1,6 @@
 //! Model 6: records larger than the ring pass through it, and nobody waits for somebody who waits for him.
 
-use crate::run::{DEADLOCK, Memory, check, notices, send, take};
+use crate::run::{DEADLOCK, Memory, check, check_reaching, notices, reached, send, take};
 use gradring::replica::progress::{Advance, Lists, advance};
 use gradring::shm::bell::{Asleep, Bells};
 use gradring::shm::ring::{Consumer, Producer};
@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// Frames of a record; the ring has room for two.
 const FRAMES: u64 = 3;
+
+const SLEPT: [&str; 2] = ["rank 0 slept", "rank 1 slept"];
 
 struct Shared {
     rings: Vec<Arc<Memory>>,
@@ -108,9 +110,12 @@ fn run(shared: &Shared, me: usize, publishers: usize) {
             Advance::Went => {}
             Advance::Finished => break,
             Advance::Blocked => {
-                shared.bells().sleep_unless(me, Duration::ZERO, || {
+                let ready = shared.bells().sleep_unless(me, Duration::ZERO, || {
                     turn(&mut exchange) != Advance::Blocked
                 });
+                if !ready {
+                    reached(SLEPT[me]);
+                }
             }
         }
     }
@@ -136,12 +141,12 @@ fn ranks(world_size: usize, publishers: usize) {
 
 #[test]
 fn a_record_larger_than_the_ring_passes_through_it() {
-    check(3, || ranks(2, 1));
+    check_reaching(3, &SLEPT, || ranks(2, 1));
 }
 
 #[test]
 fn two_ranks_pass_records_larger_than_their_rings_to_each_other() {
-    check(3, || ranks(2, 2));
+    check_reaching(3, &SLEPT, || ranks(2, 2));
 }
 
 #[test]

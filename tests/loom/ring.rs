@@ -1,9 +1,16 @@
 //! Models 1 to 4: what is published arrives, once, in order, whole, at every consumer.
 
-use crate::run::{Memory, OVERTAKEN, RACE, check, drain, notices, send, take_some};
+use crate::run::{
+    Memory, OVERTAKEN, RACE, check_reaching, drain, notices, reached, send, take_some,
+};
 use gradring::shm::ring::{Consumer, Producer};
 use gradring::shm::sync::{Ordering::Relaxed, Site, mutate, weaken};
 use loom::thread;
+
+/// A consumer was behind, and the producer was refused.
+const FULL: &str = "the ring was full";
+/// The consumers gave the room back in time for every frame.
+const ALL_SENT: &str = "all frames were sent";
 
 /// One producer that tries `sends` times to publish, and `consumers` that try `takes` times to take; then everything is
 /// drained.
@@ -33,7 +40,14 @@ impl Scenario {
         let mut producer = Producer::at(self.position);
         let mut sent = 0;
         for _ in 0..self.sends {
-            sent += u64::from(send(memory.ring(), &mut producer, sent, self.payload));
+            if send(memory.ring(), &mut producer, sent, self.payload) {
+                sent += 1;
+            } else {
+                reached(FULL);
+            }
+        }
+        if sent == self.sends as u64 {
+            reached(ALL_SENT);
         }
         for consumer in consumers {
             let (mut consumer, next) = consumer.join().expect("loom reports a panic itself");
@@ -81,7 +95,7 @@ const THREE_CONSUMERS: Scenario = Scenario {
 
 #[test]
 fn one_consumer_takes_everything_in_order() {
-    check(4, || ONE_CONSUMER.run());
+    check_reaching(4, &[FULL, ALL_SENT], || ONE_CONSUMER.run());
 }
 
 #[test]
@@ -110,7 +124,7 @@ fn a_tail_loaded_too_weakly_is_noticed() {
 
 #[test]
 fn the_producer_never_overwrites_what_the_slower_consumer_reads() {
-    check(4, || TWO_CONSUMERS.run());
+    check_reaching(4, &[FULL, ALL_SENT], || TWO_CONSUMERS.run());
 }
 
 #[test]
@@ -151,7 +165,7 @@ fn waiting_for_the_fastest_consumer_is_noticed() {
 
 #[test]
 fn two_consumers_take_everything_around_the_ring() {
-    check(3, || WRAP_AROUND.run());
+    check_reaching(3, &[FULL, ALL_SENT], || WRAP_AROUND.run());
 }
 
 #[test]
@@ -168,7 +182,7 @@ fn a_unit_too_much_room_is_noticed() {
 
 #[test]
 fn the_producer_waits_for_all_of_three_consumers() {
-    check(3, || THREE_CONSUMERS.run());
+    check_reaching(3, &[FULL, ALL_SENT], || THREE_CONSUMERS.run());
 }
 
 #[test]

@@ -5,8 +5,10 @@
 use gradring::shm::frame::Header;
 use gradring::shm::ring::{Arena, Cells, Consumer, Producer, Refused, Ring};
 use gradring::shm::sync::{AtomicU64, Mutation, Padded, forget_mutations};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Arc, Once};
 
 /// What loom says of two accesses to the same bytes that nothing orders.
 pub(crate) const RACE: &str = "Causality violation";
@@ -15,10 +17,27 @@ pub(crate) const OVERTAKEN: &str = "TailTooFar";
 /// What loom says when every thread sleeps.
 pub(crate) const DEADLOCK: &str = "deadlock";
 
+// All threads of a model are coroutines on the test's own thread, so these belong to one test.
+thread_local! {
+    static REACHED: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
+    static A_PANIC_IS_EXPECTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Notes that some interleaving has come to this, for [`check_reaching`].
+pub(crate) fn reached(what: &'static str) {
+    REACHED.with_borrow_mut(|all| all.insert(what));
+}
+
 fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
+    // Going past this is a panic.
     builder.max_branches = 10_000;
+    // Whatever the environment says: each of these ends the search early, and without a word.
+    builder.max_permutations = None;
+    builder.max_duration = None;
+    builder.checkpoint_file = None;
+    REACHED.with_borrow_mut(BTreeSet::clear);
     let executions = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let count = Arc::clone(&executions);
     builder.check(move || {
@@ -31,8 +50,23 @@ fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 
 /// Runs all interleavings with at most so many preemptions.
 pub(crate) fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    check_reaching(preemptions, &[], model);
+}
+
+/// As [`check`]; and each of `wanted` must be [`reached`] by some interleaving. Polls are bounded, so a model could
+/// otherwise pass because everybody gave up early.
+pub(crate) fn check_reaching(
+    preemptions: usize,
+    wanted: &[&'static str],
+    model: impl Fn() + Sync + Send + 'static,
+) {
     forget_mutations();
     explore(preemptions, model);
+    REACHED.with_borrow(|all| {
+        for what in wanted {
+            assert!(all.contains(what), "no interleaving reached {what:?}");
+        }
+    });
 }
 
 /// Runs the model with a mistake in the code; it must be noticed, and for the right reason.
@@ -44,7 +78,7 @@ pub(crate) fn notices(
 ) {
     forget_mutations();
     let mutation = mutation();
-    let outcome = catch_unwind(AssertUnwindSafe(|| explore(preemptions, model)));
+    let outcome = quietly(|| explore(preemptions, model));
     let panic = match outcome {
         Ok(()) => panic!("the model does not notice {mutation:?}"),
         Err(panic) => panic,
@@ -58,6 +92,23 @@ pub(crate) fn notices(
         message.contains(reason),
         "{mutation:?} is noticed, but for another reason than {reason:?}: {message}"
     );
+}
+
+/// Runs something that should panic, without the report on standard error.
+fn quietly(run: impl FnOnce()) -> std::thread::Result<()> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let report = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !A_PANIC_IS_EXPECTED.get() {
+                report(info);
+            }
+        }));
+    });
+    A_PANIC_IS_EXPECTED.set(true);
+    let outcome = panic::catch_unwind(AssertUnwindSafe(run));
+    A_PANIC_IS_EXPECTED.set(false);
+    outcome
 }
 
 /// A ring in memory that loom watches.
