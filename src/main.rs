@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -72,21 +73,26 @@ fn main() -> ExitCode {
         launch = launch.deadline(deadline);
     }
     if let Err(error) = listen(&launch.stopper()) {
-        eprintln!("gradring: signal handlers: {error}");
+        say(&format_args!("signal handlers: {error}"));
         return ExitCode::FAILURE;
     }
     match launch.run() {
         Ok(outcome) => {
             if !outcome.is_success() {
-                eprintln!("gradring: {outcome}");
+                say(&outcome);
             }
             ExitCode::from(outcome.code)
         }
         Err(error) => {
-            eprintln!("gradring: {error}");
+            say(&error);
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// To standard error. Where nobody can be told, the exit code still tells: `eprintln` would panic.
+fn say(what: &dyn std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "gradring: {what}");
 }
 
 /// Help and version as they are, an error in one line.
@@ -110,7 +116,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         .map(str::trim);
     let line = lines.collect::<Vec<_>>().join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
-    eprintln!("gradring: {line} (see gradring --help)");
+    say(&format_args!("{line} (see gradring --help)"));
     ExitCode::from(2)
 }
 

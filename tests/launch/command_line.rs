@@ -35,6 +35,26 @@ fn a_usage_error_is_one_line_and_code_2() {
 }
 
 #[test]
+fn the_exit_code_holds_where_nobody_can_be_told_why() {
+    let full = || {
+        std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .unwrap()
+    };
+    for (args, expected) in [
+        (&["run", "-n", "2", "sh", "-c", "exit 3"][..], 3),
+        (&["run", "-n", "2", "no-such-program"], 127),
+        (&["run", "-n", "2", "/"], 126),
+        (&["run", "-n", "0", "true"], 2),
+        (&["run", "-n", "two", "true"], 2),
+    ] {
+        let status = gradring().args(args).stderr(full()).status().unwrap();
+        assert_eq!(status.code(), Some(expected), "{args:?}");
+    }
+}
+
+#[test]
 fn help_and_version_succeed() {
     for (args, expected) in [
         (&["--help"][..], "run"),
