@@ -61,7 +61,9 @@ pub struct RankIdentity {
 /// What a rank has come for.
 ///
 /// Writer: the rank: `identity`, `detail`, `extra` (Relaxed), then `number` (Release). Reader: `number` (Acquire), the
-/// words (Relaxed), `fence(Acquire)`, `number` again (Relaxed); different: read again.
+/// words (Relaxed), `fence(Acquire)`, `number` again (Relaxed); another number than the one sought: not there. While a
+/// slot is overwritten its number is the old one for a while; nobody seeks that any more, because no rank is ever more
+/// than one operation ahead of another, and a slot comes back after [`SLOTS`].
 #[repr(C)]
 pub struct Slot {
     /// The operation's number. 0: never written.
