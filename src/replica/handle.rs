@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// One process of a run.
 ///
 /// Clones are the same replica. All replicas must call the same operations in the same order; one that calls another is
-/// an error with names on all of them, within 50 ms. The replica leaves the run when the last clone and the last
+/// an error with names on all of them, within 50 ms (150 ms where rank 0 has not come). The replica leaves the run when the last clone and the last
 /// [`Exchange`](crate::Exchange) made with it are dropped; a drop while the thread panics ends the run for all. A process that ends without the drop
 /// (`std::process::exit`, an abort) has died for the others, whatever its exit code.
 ///

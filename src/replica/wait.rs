@@ -20,6 +20,9 @@ const CROWDED_YIELDS: u32 = 40;
 /// How long a rank sleeps at most before it looks who is alive. Bounds every detection even if no bell rings.
 const SLICE: Duration = Duration::from_millis(20);
 
+/// How long a mismatch between other ranks waits for rank 0: who differs is told by what rank 0 came for.
+const REFERENCE: Duration = Duration::from_millis(100);
+
 /// What a look at a condition says.
 pub(crate) enum Look<T> {
     /// It holds.
@@ -169,7 +172,9 @@ impl Wait<'_> {
                 rank: LAUNCHER,
             });
         }
-        if let Some(rank) = self.mismatch() {
+        if let Some(rank) = self.mismatch()
+            && (waited >= REFERENCE || has_come(segment.rank(0), self.number))
+        {
             return Some(Trouble {
                 cause: Cause::Mismatch,
                 rank,
