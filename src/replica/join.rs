@@ -117,7 +117,8 @@ fn attach(until: Instant) -> Result<(Segment, usize, Option<OwnedFd>), Error> {
     let name = std::env::var(SEGMENT).map_err(|_| Error::Environment {
         variable: SEGMENT,
         expected: "the name of the run's segment".into(),
-        found: "not set".into(),
+        found: std::env::var_os(SEGMENT)
+            .map_or_else(|| "not set".into(), |text| format!("{text:?}")),
     })?;
     let segment = Segment::open(&name, world_size, until)?;
     let lifeline = number::<RawFd>(LIFELINE, "the number of an open descriptor")?;
@@ -171,6 +172,8 @@ fn seconds(variable: &'static str) -> Result<Option<Duration>, Error> {
     };
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if !duration.is_zero() => Ok(Some(duration)),
+        // More than any clock can count is a deadline that never comes.
+        Err(_) if seconds > 0.0 && seconds.is_finite() => Ok(Some(Duration::MAX)),
         _ => Err(Error::Environment {
             variable,
             expected: expected.into(),
