@@ -21,7 +21,8 @@
 //!
 //! What a run promises: when [`Launch::run`] returns, every replica has ended, with all that it started in its process
 //! group, and the shared segment has no name any more. If the launcher itself dies, the replicas die with it: by the
-//! kernel's parent-death signal, by a pipe that hangs up, and by the launcher's life token in the segment.
+//! kernel's parent-death signal, by a pipe that hangs up, and by the launcher's life token in the segment. What a
+//! replica's shell has started and has not joined the run is reached by none of these.
 
 mod error;
 mod event;

@@ -12,11 +12,12 @@ use std::sync::Arc;
 ///
 /// Clones are the same replica. All replicas must call the same operations in the same order; one that calls another is
 /// an error with names on all of them, within 50 ms (150 ms where rank 0 has not come). The replica leaves the run when the last clone and the last
-/// [`Exchange`](crate::Exchange) made with it are dropped; a drop while the thread panics ends the run for all. A process that ends without the drop
-/// (`std::process::exit`, an abort) has died for the others, whatever its exit code.
+/// [`Exchange`](crate::Exchange) made with it are dropped; a drop while the thread panics ends the run for all.
+/// A process that ends without the drop (`std::process::exit`, an abort) has died for the others, whatever its exit code.
 ///
 /// An operation waits for the other replicas, at most until the deadline. Operations of one replica must not be called
 /// from several threads at once: they would come in an order that differs between replicas.
+/// A forked child must call none: it is not the replica, though it has a copy of the handle.
 ///
 /// ```
 /// let replica = gradring::Replica::join()?; // alone without a launcher
@@ -140,7 +141,8 @@ impl Replica {
             .fetch_or(u32::from(flags), Ordering::Relaxed);
     }
 
-    /// The flags that any replica had raised when it entered an operation that has ended here. The same on all replicas
+    /// The flags that any replica had raised when it entered an operation that has ended here. Blocks while another thread of
+    /// this replica is inside an operation. The same on all replicas
     /// after the same operation.
     pub fn agreed_flags(&self) -> u8 {
         self.0.engine().agreed
