@@ -1,11 +1,10 @@
 //! The lockstep schedule: a pipeline over chunks without any barrier. Every replica takes the records of ranks 0, 1, ..
 //! N-1 of each chunk in that order and applies each by itself, so that all end with the same bits.
 
-use super::{Reduction, Report, codec_error, nanoseconds};
+use super::{Reduction, Report, codec_error, compare_hashes, nanoseconds};
 use crate::codec::{
     Apply, Budget, CHUNK, ChunkOptions, Format, Path, Record as Message, Unit, canon, payload_len,
 };
-use crate::replica::Cause;
 use crate::replica::Error;
 use crate::replica::port::{Blocked, Port};
 use crate::replica::progress::Lists;
@@ -186,14 +185,8 @@ impl Lockstep<'_> {
                 format!("hash present: {}, expected {expected}", !expected)
             }));
         }
-        let Some(rank) = heads.iter().position(|head| hash(head) != hash(&heads[0])) else {
-            return Ok(());
-        };
         let hashes = heads.iter().map(|head| head.hash).collect();
-        self.port
-            .shared
-            .set_divergence(self.step.saturating_sub(1), hashes);
-        Err(self.port.wait.poison(Cause::Diverged, rank as u8))
+        compare_hashes(&self.port.wait, self.step, hashes)
     }
 
     /// A peer that saw a divergence first has poisoned the run, maybe before this rank had looked: it can see the same,
@@ -261,9 +254,8 @@ impl Lists for Lockstep<'_> {
             return Ok(false);
         };
         let (rank, wait) = (self.rank, self.port.wait);
-        let (visit, chunk) = (self.chunk, (self.first + self.chunk) % self.chunks);
-        let start = chunk as usize * CHUNK;
-        let range = start..(start + CHUNK).min(self.target.len());
+        let (visit, chunk) = (self.chunk, self.chunk_at(self.chunk));
+        let range = self.range(chunk);
         let (gives, is_first) = (
             heads.gives[rank],
             heads.gives.iter().position(|gives| *gives) == Some(rank),

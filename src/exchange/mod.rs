@@ -14,6 +14,7 @@ use crate::codec::{Apply, CHUNK, EncodeError, Path, Residual, Unit};
 use crate::replica::Cause;
 use crate::replica::port::{Port, run};
 use crate::replica::shared::Shared;
+use crate::replica::wait::Wait;
 use crate::replica::{Error, Kind, Operation, broadcast, gather};
 use lockstep::{Lockstep, Update};
 use std::sync::Arc;
@@ -159,14 +160,7 @@ impl Exchange {
                 }
             }
         }
-        match hashes.iter().position(|other| *other != hashes[0]) {
-            None => Ok(()),
-            Some(rank) => {
-                self.shared
-                    .set_divergence(self.step.saturating_sub(1), hashes);
-                Err(wait.poison(Cause::Diverged, rank as u8))
-            }
-        }
+        compare_hashes(&wait, self.step, hashes)
     }
 
     fn check_length(&self, what: &'static str, found: usize) -> Result<(), Error> {
@@ -304,6 +298,17 @@ impl std::fmt::Debug for Exchange {
             .field("path", &self.path)
             .field("step", &self.step)
             .finish_non_exhaustive()
+    }
+}
+
+/// Ends the run if the ranks' hashes, taken after the step before `step`, are not all the same.
+fn compare_hashes(wait: &Wait<'_>, step: u64, hashes: Vec<u64>) -> Result<(), Error> {
+    match hashes.iter().position(|other| *other != hashes[0]) {
+        None => Ok(()),
+        Some(rank) => {
+            wait.shared.set_divergence(step.saturating_sub(1), hashes);
+            Err(wait.poison(Cause::Diverged, rank as u8))
+        }
     }
 }
 

@@ -10,8 +10,9 @@ use super::output::Output;
 use super::process::{POLL, Process, Processes};
 use super::spawn::Lifeline;
 use super::stopper::Stopper;
-use super::world::{Seat, World};
+use super::world::World;
 use crate::replica::Cause;
+use crate::shm::seat::Seated;
 
 /// How long the culprit may take to end by itself: a killed large process is reaped last.
 const CULPRIT: Duration = Duration::from_secs(5);
@@ -107,12 +108,12 @@ impl Run<'_> {
         let status = self.processes.list[rank].end.and_then(|end| end.status);
         let success = status.is_some_and(|status| status.success());
         let cause = match (self.world.seat(rank), success) {
-            (Seat::Left, _) => None,
-            (Seat::Free, true) if !self.world.anybody_came() => {
+            (Seated::Left, _) => None,
+            (Seated::Free, true) if !self.world.anybody_came() => {
                 watch.early.push(rank);
                 None
             }
-            (Seat::Free, true) => Some(Cause::NeverJoined),
+            (Seated::Free, true) => Some(Cause::NeverJoined),
             _ => Some(Cause::Died),
         };
         if let Some(cause) = cause {
@@ -126,7 +127,7 @@ impl Run<'_> {
     /// A rank that ended before anybody had come is missed as soon as somebody comes.
     fn look_for_waiting(&mut self, watch: &mut Watch) {
         let world = &self.world;
-        watch.early.retain(|rank| world.seat(*rank) == Seat::Free);
+        watch.early.retain(|rank| world.seat(*rank) == Seated::Free);
         if let Some(&rank) = watch.early.first()
             && world.anybody_came()
         {

@@ -1,25 +1,13 @@
 //! The launcher's side of the segment: makes it, watches the seats, names the culprit, removes it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::error::LaunchError;
-use crate::replica::Cause;
+use crate::replica::{Cause, read_text};
 use crate::shm::life::{Holder, Keeper};
 use crate::shm::poison::Verdict;
 use crate::shm::seat::Seated;
 use crate::shm::segment::{Config, Segment, SegmentError};
-
-/// What a rank has made of its seat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seat {
-    /// Nobody has come for it.
-    Free,
-    /// Somebody is in it, or on the way.
-    Taken,
-    /// It was left in order.
-    Left,
-}
 
 /// The segment of a run, and the launcher's life token in it. Dropped: the name is gone.
 pub(super) struct World {
@@ -55,17 +43,13 @@ impl World {
         self.segment.name()
     }
 
-    pub(super) fn seat(&self, rank: usize) -> Seat {
-        match self.segment.rank(rank).state.get() {
-            Seated::Free => Seat::Free,
-            Seated::Left => Seat::Left,
-            Seated::Joining | Seated::Joined | Seated::Unknown(_) => Seat::Taken,
-        }
+    pub(super) fn seat(&self, rank: usize) -> Seated {
+        self.segment.rank(rank).state.get()
     }
 
     /// Whether any rank has ever come.
     pub(super) fn anybody_came(&self) -> bool {
-        (0..self.segment.world_size()).any(|rank| self.seat(rank) != Seat::Free)
+        (0..self.segment.world_size()).any(|rank| self.seat(rank) != Seated::Free)
     }
 
     /// Ends the run for all that wait in it: `rank` is to blame, unless somebody else is already.
@@ -86,14 +70,7 @@ impl World {
 
     /// Why `rank` aborted, as far as it can be read.
     pub(super) fn reason(&self, rank: usize) -> String {
-        let reason = &self.segment.rank(rank).reason;
-        let bytes: Vec<u8> = reason
-            .words
-            .iter()
-            .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes())
-            .take(usize::try_from(reason.length.load(Ordering::Relaxed)).unwrap_or(usize::MAX))
-            .collect();
-        String::from_utf8_lossy(&bytes).replace(|c: char| c.is_control(), " ")
+        read_text(&self.segment.rank(rank).reason).replace(|c: char| c.is_control(), " ")
     }
 
     /// The run is over: nobody comes or looks on any more, and the name is gone. Who has the segment mapped keeps it.

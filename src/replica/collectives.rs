@@ -17,10 +17,7 @@ const PIECE: usize = 131_072;
 pub(crate) fn barrier(shared: &Shared) -> Result<(), Error> {
     let engine = &mut *shared.engine();
     arrive(shared, engine)?;
-    match engine.open.take() {
-        Some((ticket, number)) => shared.finish_barrier(engine, ticket, number),
-        None => Ok(()),
-    }
+    shared.finish_open(engine)
 }
 
 /// Enters a barrier; it stays open in the engine until it is waited for.
@@ -76,14 +73,10 @@ pub(crate) fn broadcast(shared: &Shared, root: usize, vector: &mut [f32]) -> Res
 /// empty one there is none to compare.
 fn all_have_come(shared: &Shared, wait: &Wait<'_>) -> Result<(), Error> {
     shared.segment.bells().ring();
-    let identity = wait.operation.identity();
     let mut rank = 0;
     wait.until(|| {
         while rank < shared.world_size && has_come(shared.segment.rank(rank), wait.number) {
-            let came = announced(shared.segment.rank(rank), wait.number);
-            if came.is_none_or(|came| came.identity != identity) {
-                return Err(wait.mismatched(rank));
-            }
+            came_for_the_same(shared, wait, rank)?;
             rank += 1;
         }
         Ok(if rank == shared.world_size {
@@ -92,6 +85,14 @@ fn all_have_come(shared: &Shared, wait: &Wait<'_>) -> Result<(), Error> {
             Look::Pending(Some(rank))
         })
     })
+}
+
+/// Refuses to go on where `rank`, which has come, came for something else.
+fn came_for_the_same(shared: &Shared, wait: &Wait<'_>, rank: usize) -> Result<(), Error> {
+    match announced(shared.segment.rank(rank), wait.number) {
+        Some(came) if came.identity == wait.operation.identity() => Ok(()),
+        _ => Err(wait.mismatched(rank)),
+    }
 }
 
 struct Broadcast<'a> {
@@ -254,10 +255,7 @@ fn gather_inline(
     })?;
     // A rank that came for something else has written its inline value too, where that is an all_gather or all_reduce.
     for rank in 0..shared.world_size {
-        let came = announced(shared.segment.rank(rank), wait.number);
-        if came.is_none_or(|came| came.identity != wait.operation.identity()) {
-            return Err(wait.mismatched(rank));
-        }
+        came_for_the_same(shared, wait, rank)?;
     }
     shared.agree(engine, wait.number);
     Ok(parts)

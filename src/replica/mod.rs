@@ -18,6 +18,7 @@ pub use cause::{Cause, LAUNCHER};
 pub(crate) use collectives::{broadcast, gather};
 pub use error::Error;
 pub use handle::{BarrierTicket, Replica};
+pub(crate) use inline::read_text;
 pub use join::{Builder, DEADLINE, LIFELINE, RANK, SEGMENT, WORLD_SIZE};
 pub(crate) use operation::Kind;
 pub use operation::Operation;

@@ -12,11 +12,11 @@ use crate::shm::ring::{Consumer, Producer, ReadGrant, Refused};
 pub(crate) struct Port<'a> {
     pub(crate) wait: Wait<'a>,
     pub(crate) shared: &'a Shared,
-    pub(crate) identity: u32,
+    identity: u32,
     producer: &'a mut Producer,
     consumers: &'a mut [Consumer],
     /// Private memory for a payload.
-    pub(crate) payload: &'a mut Vec<u8>,
+    payload: &'a mut Vec<u8>,
 }
 
 impl<'a> Port<'a> {

@@ -208,7 +208,7 @@ impl Shared {
     }
 
     /// Waits for the barrier that was entered and not waited for.
-    fn finish_open(&self, engine: &mut Engine) -> Result<(), Error> {
+    pub(crate) fn finish_open(&self, engine: &mut Engine) -> Result<(), Error> {
         match engine.open.take() {
             None => Ok(()),
             Some((ticket, number)) => self.finish_barrier(engine, ticket, number),
@@ -237,10 +237,15 @@ impl Shared {
         if matched {
             return Ok(());
         }
+        Err(self.mismatch(number))
+    }
+
+    /// Who came for what as operation `number`.
+    pub(crate) fn mismatch(&self, number: u64) -> Error {
         let came = (0..self.world_size)
             .filter_map(|rank| Some((rank, announced(self.segment.rank(rank), number)?.operation?)))
             .collect();
-        Err(Error::Mismatch { number, came })
+        Error::Mismatch { number, came }
     }
 
     /// ORs the flags with which all ranks came to operation `number`. All must have entered it.

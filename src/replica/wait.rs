@@ -256,17 +256,7 @@ impl Wait<'_> {
                 deadline: self.deadline,
                 during,
             },
-            Some(Cause::Mismatch) => {
-                let came = (0..self.shared.world_size)
-                    .filter_map(|rank| {
-                        Some((
-                            rank,
-                            announced(self.shared.segment.rank(rank), number)?.operation?,
-                        ))
-                    })
-                    .collect();
-                Error::Mismatch { number, came }
-            }
+            Some(Cause::Mismatch) => self.shared.mismatch(number),
             Some(Cause::Panicked) if known => Error::Panicked { rank },
             Some(Cause::Aborted) if known => Error::Aborted {
                 rank,

@@ -276,19 +276,6 @@ impl<'a> Ring<'a> {
             .get(consumer)
             .map_or(0, |cursor| cursor.load(Ordering::Relaxed))
     }
-
-    /// Which consumer is furthest behind this producer; of several the lowest. 0 if there is none.
-    #[must_use]
-    pub fn slowest(&self) -> usize {
-        let cursors = self
-            .cursors
-            .iter()
-            .map(|cursor| cursor.load(Ordering::Relaxed));
-        cursors
-            .enumerate()
-            .min_by_key(|(_, cursor)| *cursor)
-            .map_or(0, |(consumer, _)| consumer)
-    }
 }
 
 /// Room for one frame. Dropped: nothing has happened.
