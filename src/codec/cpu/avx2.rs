@@ -20,6 +20,11 @@ pub(super) static TABLE: Table = Table {
     ask,
 };
 
+/// Whether this processor has the path.
+pub(super) fn is_available() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt")
+}
+
 /// Elements of a vector.
 const LANES: usize = 8;
 /// Vectors of a group.
@@ -113,7 +118,7 @@ unsafe fn store(to: *mut f32, group: Group) {
 #[cold]
 #[inline(never)]
 #[target_feature(enable = "avx2")]
-fn careful(
+pub(super) fn careful(
     residual: &mut [f32],
     update: &[f32],
     first: usize,
@@ -235,7 +240,7 @@ fn pass<const SKIP: bool>(
 /// Asks for the memory that the pass will come to after this group.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn ahead(residual: &[f32], update: &[f32]) {
+pub(super) fn ahead(residual: &[f32], update: &[f32]) {
     for line in [AHEAD, AHEAD + 16] {
         // Nothing is read that could be seen, wherever these point.
         _mm_prefetch::<_MM_HINT_T0>(update.as_ptr().wrapping_add(line).cast());
@@ -354,7 +359,7 @@ fn bitmap(
 }
 
 #[target_feature(enable = "avx2")]
-fn clamp(residual: &mut [f32], bound: f32) -> f64 {
+pub(super) fn clamp(residual: &mut [f32], bound: f32) -> f64 {
     let mut taken = 0.0;
     // The sum is in index order: groups with nothing past the bound add nothing to it.
     for group in residual.chunks_mut(GROUP) {
@@ -366,7 +371,7 @@ fn clamp(residual: &mut [f32], bound: f32) -> f64 {
 }
 
 #[target_feature(enable = "avx2")]
-fn magnitudes(residual: &[f32], update: &[f32], out: &mut Vec<f32>) {
+pub(super) fn magnitudes(residual: &[f32], update: &[f32], out: &mut Vec<f32>) {
     scalar::magnitudes(residual, update, out);
 }
 
@@ -376,7 +381,7 @@ const HITS_AHEAD: usize = 16;
 /// # Safety
 /// Each hit's index is below `target.len()`.
 #[target_feature(enable = "avx2")]
-unsafe fn apply_sparse(hits: &[u8], x: f32, target: &mut [f32]) -> u32 {
+pub(super) unsafe fn apply_sparse(hits: &[u8], x: f32, target: &mut [f32]) -> u32 {
     let start = target.as_ptr();
     let code = |code: &[u8]| u16::from_le_bytes([code[0], code[1]]);
     let ask = |code: u16| {
@@ -401,14 +406,14 @@ unsafe fn apply_sparse(hits: &[u8], x: f32, target: &mut [f32]) -> u32 {
 }
 
 #[target_feature(enable = "avx2")]
-fn ask(slice: &[f32]) {
+pub(super) fn ask(slice: &[f32]) {
     for line in slice.chunks(16) {
         _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
     }
 }
 
 /// Bitmaps with fewer hits than one in this many elements are applied bit by bit.
-const DRAINED: usize = 32;
+pub(super) const DRAINED: usize = 32;
 
 #[target_feature(enable = "avx2,popcnt")]
 fn apply_bitmap(words: &[u8], hits: usize, x: f32, target: &mut [f32]) -> u32 {
@@ -461,7 +466,7 @@ fn apply_bitmap(words: &[u8], hits: usize, x: f32, target: &mut [f32]) -> u32 {
 /// Bit by bit, empty words two at a time.
 #[inline]
 #[target_feature(enable = "avx2,popcnt")]
-fn drain(words: &[u8], x: f32, target: &mut [f32]) -> u32 {
+pub(super) fn drain(words: &[u8], x: f32, target: &mut [f32]) -> u32 {
     let mut not_finite = 0;
     for (words, target) in words.chunks(8).zip(target.chunks_mut(32)) {
         if words.iter().all(|&byte| byte == 0) {

@@ -7,6 +7,8 @@ pub(crate) mod scalar;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 
 use super::apply::{self, Applied, Apply};
 use super::arithmetic::{INFINITY, Unit};
@@ -24,11 +26,13 @@ pub enum Path {
     Scalar,
     /// 256-bit vectors (x86-64).
     Avx2,
+    /// 512-bit vectors and masks (x86-64 with AVX512-VBMI2: Ice Lake, Zen 4 and later).
+    Avx512,
 }
 
 impl Path {
     /// Every path there is, available here or not, best last.
-    pub const ALL: [Path; 2] = [Path::Scalar, Path::Avx2];
+    pub const ALL: [Path; 3] = [Path::Scalar, Path::Avx2, Path::Avx512];
 
     /// Whether this processor can run it.
     #[must_use]
@@ -36,9 +40,11 @@ impl Path {
         match self {
             Path::Scalar => true,
             #[cfg(target_arch = "x86_64")]
-            Path::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt"),
+            Path::Avx2 => avx2::is_available(),
+            #[cfg(target_arch = "x86_64")]
+            Path::Avx512 => avx512::is_available(),
             #[cfg(not(target_arch = "x86_64"))]
-            Path::Avx2 => false,
+            Path::Avx2 | Path::Avx512 => false,
         }
     }
 
@@ -78,6 +84,7 @@ impl Path {
         match self {
             Path::Scalar => "scalar",
             Path::Avx2 => "avx2",
+            Path::Avx512 => "avx512",
         }
     }
 
@@ -148,6 +155,8 @@ impl Path {
         match self {
             #[cfg(target_arch = "x86_64")]
             Path::Avx2 if self.is_available() => Kernels(&avx2::TABLE),
+            #[cfg(target_arch = "x86_64")]
+            Path::Avx512 if self.is_available() => Kernels(&avx512::TABLE),
             _ => Kernels(&scalar::TABLE),
         }
     }
