@@ -15,7 +15,7 @@ pub(super) static TABLE: Table = Table {
     sparse,
     bitmap,
     clamp: avx2::clamp,
-    apply_sparse: avx2::apply_sparse,
+    apply_sparse,
     apply_bitmap,
     magnitudes: avx2::magnitudes,
     ask: avx2::ask,
@@ -274,6 +274,44 @@ fn canon(p: __m512) -> (__m512, __m512i) {
     let size = _mm512_and_si512(_mm512_castps_si512(p), _mm512_set1_epi32(MAGNITUDE as i32));
     let normal = _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32(LEAST_NORMAL as i32));
     (_mm512_maskz_mov_ps(normal, p), size)
+}
+
+/// How many hits ahead of those that are applied memory is asked for.
+const HITS_AHEAD: usize = 32;
+
+/// # Safety
+/// Each hit's index is below `target.len()`.
+#[target_feature(enable = "avx512f,avx512vl,popcnt")]
+unsafe fn apply_sparse(hits: &[u8], x: f32, target: &mut [f32]) -> u32 {
+    let infinity = _mm512_set1_epi32(INFINITY as i32);
+    let unit = _mm512_castps_si512(_mm512_set1_ps(x));
+    let start = target.as_mut_ptr();
+    let mut not_finite = 0;
+    let (vectors, rest) = hits.as_chunks::<{ CODE * LANES }>();
+    for (i, vector) in vectors.iter().enumerate() {
+        if let Some(later) = hits.get(CODE * (LANES * i + HITS_AHEAD)..) {
+            for code in later[..later.len().min(CODE*LANES)].as_chunks::<2>().0 {
+                let code = u16::from_le_bytes(*code);
+                _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(usize::from(code & !NEGATIVE)).cast());
+            }
+        }
+        // SAFETY: the array has a vector's size.
+        let codes = unsafe { _mm256_loadu_si256(vector.as_ptr().cast()) };
+        let codes = _mm512_cvtepu16_epi32(codes);
+        let index = _mm512_and_si512(codes, _mm512_set1_epi32(i32::from(!NEGATIVE)));
+        let sign = _mm512_slli_epi32::<16>(_mm512_andnot_si512(index, codes));
+        // SAFETY: the caller's promise.
+        let p = unsafe { _mm512_i32gather_ps::<4>(index, start) };
+        let (before, size) = canon(p);
+        let finite = _mm512_cmplt_epu32_mask(size, infinity);
+        let unit = _mm512_castsi512_ps(_mm512_xor_si512(unit, sign));
+        let (after, _) = canon(_mm512_add_ps(before, unit));
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_mask_i32scatter_ps::<4>(start, finite, index, after) };
+        not_finite += (!finite).count_ones();
+    }
+    // SAFETY: the caller's promise.
+    not_finite + unsafe { scalar::apply_sparse(rest, x, target) }
 }
 
 #[target_feature(enable = "avx512f,avx2,bmi2,popcnt")]
