@@ -222,6 +222,7 @@ fn payload(format: Format, elements: usize, hits: &[(usize, bool)]) -> Vec<u8> {
             }
             bytes
         }
+        Format::DenseF32 | Format::DenseBf16 => panic!("{format} has no hits"),
     }
 }
 
