@@ -571,10 +571,11 @@ fn densities(
             .map(|i| random.laplace(scale * layers[i * layers.len() / elements]))
             .collect();
         sample.clear();
-        let wanted = policy.sample_size(elements);
+        let wanted = policy.sample_size(elements, step as u64);
         path.magnitudes(&residual, &update, wanted, step as u64, &mut sample)
             .unwrap();
         let unit = policy.unit(&PolicyInput {
+            step: step as u64,
             elements,
             sample: &sample,
             last,
@@ -592,6 +593,7 @@ fn densities(
             unit,
             hits,
             density,
+            mean: None,
         });
         densities.push(density);
     }
