@@ -219,10 +219,11 @@ fn quantile(bench: &mut Bench, path: Path, arena: &mut Arena) {
             time(|| {
                 phase += 1;
                 sample.clear();
-                let wanted = policy.sample_size(elements);
+                let wanted = policy.sample_size(elements, phase);
                 path.magnitudes(&arena.residual, &arena.update, wanted, phase, &mut sample)
                     .expect("equal lengths");
                 let unit = policy.unit(&PolicyInput {
+                    step: phase,
                     elements,
                     sample: &sample,
                     last,
@@ -231,6 +232,7 @@ fn quantile(bench: &mut Bench, path: Path, arena: &mut Arena) {
                     unit,
                     hits: 0,
                     density,
+                    mean: None,
                 });
             })
         };

@@ -209,11 +209,12 @@ impl Parts {
     fn choose(&mut self, update: &[f32]) {
         self.sample.clear();
         let elements = update.len();
-        let wanted = self.policy.sample_size(elements);
+        let wanted = self.policy.sample_size(elements, self.step);
         self.path
             .magnitudes(&self.residual, update, wanted, self.step, &mut self.sample)
             .expect("equal lengths");
         let input = PolicyInput {
+            step: self.step,
             elements,
             sample: &self.sample,
             last: self.last,
@@ -223,6 +224,7 @@ impl Parts {
             unit,
             hits: 0,
             density: 0.0,
+            mean: None,
         });
     }
 

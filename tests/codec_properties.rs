@@ -222,6 +222,7 @@ fn payload(format: Format, elements: usize, hits: &[(usize, bool)]) -> Vec<u8> {
             }
             bytes
         }
+        Format::DenseF32 | Format::DenseBf16 => panic!("{format} has no hits"),
     }
 }
 
@@ -570,10 +571,11 @@ fn densities(
             .map(|i| random.laplace(scale * layers[i * layers.len() / elements]))
             .collect();
         sample.clear();
-        let wanted = policy.sample_size(elements);
+        let wanted = policy.sample_size(elements, step as u64);
         path.magnitudes(&residual, &update, wanted, step as u64, &mut sample)
             .unwrap();
         let unit = policy.unit(&PolicyInput {
+            step: step as u64,
             elements,
             sample: &sample,
             last,
@@ -591,6 +593,7 @@ fn densities(
             unit,
             hits,
             density,
+            mean: None,
         });
         densities.push(density);
     }

@@ -6,9 +6,10 @@
 use super::BLOCK;
 use super::arithmetic::{INFINITY, LEAST_NORMAL, SIGN};
 use super::cpu::Kernels;
+use super::dense::Dense;
 use super::format::{Checked, DecodeError, Format, Record};
 
-/// What is done with a hit's unit.
+/// What is done with a hit's unit, or with a dense value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Apply {
     /// `p = canon(canon(p) - x)`: updates are subtracted from parameters.
@@ -20,7 +21,7 @@ pub enum Apply {
 /// What applying met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Hits whose target element was not finite, and stayed as it was.
+    /// Hits, or dense values, whose target element was not finite, and stayed as it was.
     pub not_finite: u32,
 }
 
@@ -59,6 +60,8 @@ pub(super) fn apply(
             let Record { payload, hits, .. } = record.record();
             kernels.apply_bitmap(payload, hits as usize, x, target)
         }
+        Format::DenseF32 => kernels.apply_dense(Dense::F32, record.record().payload, x, target),
+        Format::DenseBf16 => kernels.apply_dense(Dense::Bf16, record.record().payload, x, target),
     };
     Ok(Applied { not_finite })
 }

@@ -7,31 +7,58 @@
 //! | *sparse* | 2 B + 2 h | B counts (u16), the hits of each block; then the hits, block by block, ascending, one u16 each: bit 15 the sign, bits 0 to 14 the index in the block |
 //! | *bitmap* | 4 ceil(n / 16) | element i in bits 2 (i mod 16) of word i / 16: 00 nothing, 01 +v, 10 -v, 11 invalid; bits past the end are 00 |
 //!
-//! The smaller one is used, sparse when equal; the change is at density 1/8. The choice never changes a value. Both go
-//! back to Deeplearning4j's threshold and bitmap encodings, with half the bytes a hit and symmetric signs.
+//! | *dense f32*, *dense bf16* | 4 n, 2 n | the values of a chunk that is not compressed (see [`dense`](super::dense)); 0 hits |
+//!
+//! Of the first two the smaller one is used, sparse when equal; the change is at density 1/8. The choice never changes a
+//! value. Both go back to Deeplearning4j's threshold and bitmap encodings, with half the bytes a hit and symmetric signs.
 
+use super::dense::{self, Dense};
 use super::{BLOCK, CHUNK};
 use thiserror::Error;
 
 /// How a payload is laid out. The number is what a record's header carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Format {
     /// Two bytes a hit.
+    #[default]
     Sparse = 1,
     /// Two bits an element.
     Bitmap = 2,
+    /// Four bytes an element, not compressed.
+    DenseF32 = 3,
+    /// Two bytes an element, not compressed.
+    DenseBf16 = 4,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Format; 4] = [
+        Format::Sparse,
+        Format::Bitmap,
+        Format::DenseF32,
+        Format::DenseBf16,
+    ];
+
+    /// The numbers of a dense format; `None` of one that sends hits.
+    #[must_use]
+    pub fn dense(self) -> Option<Dense> {
+        match self {
+            Format::Sparse | Format::Bitmap => None,
+            Format::DenseF32 => Some(Dense::F32),
+            Format::DenseBf16 => Some(Dense::Bf16),
+        }
+    }
 }
 
 impl TryFrom<u8> for Format {
     type Error = UnknownFormat;
 
     fn try_from(number: u8) -> Result<Format, UnknownFormat> {
-        match number {
-            1 => Ok(Format::Sparse),
-            2 => Ok(Format::Bitmap),
-            number => Err(UnknownFormat { number }),
-        }
+        let known = Format::ALL
+            .into_iter()
+            .find(|format| *format as u8 == number);
+        known.ok_or(UnknownFormat { number })
     }
 }
 
@@ -40,13 +67,15 @@ impl std::fmt::Display for Format {
         f.write_str(match self {
             Format::Sparse => "sparse",
             Format::Bitmap => "bitmap",
+            Format::DenseF32 => "dense f32",
+            Format::DenseBf16 => "dense bf16",
         })
     }
 }
 
 /// A number that is no [`Format`].
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("format {number} is unknown (1 is sparse, 2 is bitmap)")]
+#[error("format {number} is unknown (1 is sparse, 2 bitmap, 3 dense f32, 4 dense bf16)")]
 pub struct UnknownFormat {
     /// The number.
     pub number: u8,
@@ -54,16 +83,26 @@ pub struct UnknownFormat {
 
 /// Bytes of the payload of a chunk of `elements` with `hits`: it follows from format, chunk and hits.
 ///
-/// `None` when no such record exists: more than [`CHUNK`] elements, or more hits than elements.
+/// `None` when no such record exists: more than [`CHUNK`] elements, more hits than elements, or hits in a dense record.
 #[must_use]
 pub fn payload_len(format: Format, elements: usize, hits: usize) -> Option<usize> {
-    if elements > CHUNK || hits > elements {
+    if elements > CHUNK || hits > most_hits(format, elements) {
         return None;
     }
-    Some(match format {
-        Format::Sparse => sparse_len(elements, hits),
-        Format::Bitmap => bitmap_len(elements),
+    Some(match (format, format.dense()) {
+        (_, Some(number)) => number.bytes() * elements,
+        (Format::Sparse, _) => sparse_len(elements, hits),
+        (_, None) => bitmap_len(elements),
     })
+}
+
+/// A dense record has values, no hits.
+fn most_hits(format: Format, elements: usize) -> usize {
+    if format.dense().is_some() {
+        0
+    } else {
+        elements
+    }
 }
 
 pub(crate) fn sparse_len(elements: usize, hits: usize) -> usize {
@@ -127,7 +166,7 @@ impl<'a> Checked<'a> {
         }
         let Some(expected) = payload_len(format, elements, hits) else {
             return Err(DecodeError::TooManyHits {
-                elements,
+                expected: most_hits(format, elements),
                 found: hits,
             });
         };
@@ -141,6 +180,8 @@ impl<'a> Checked<'a> {
         match format {
             Format::Sparse => check_sparse(elements, hits, payload)?,
             Format::Bitmap => check_bitmap(elements, hits, payload)?,
+            Format::DenseF32 => dense::check(Dense::F32, payload)?,
+            Format::DenseBf16 => dense::check(Dense::Bf16, payload)?,
         }
         Ok(Checked { record: *record })
     }
@@ -278,11 +319,11 @@ pub enum DecodeError {
         /// What the record says.
         found: usize,
     },
-    /// More hits than elements.
-    #[error("the record says {found} hits in {elements} elements")]
+    /// More hits than the record can have.
+    #[error("the record says {found} hits; it can have at most {expected}")]
     TooManyHits {
-        /// The record's elements.
-        elements: usize,
+        /// The record's elements; 0 of a dense one.
+        expected: usize,
         /// What the record says.
         found: usize,
     },
@@ -334,6 +375,14 @@ pub enum DecodeError {
         /// The element.
         element: usize,
     },
+    /// A dense value is not a finite canonical number.
+    #[error("element {element} is {found:e}; it must be finite, and neither subnormal nor -0")]
+    Value {
+        /// The element.
+        element: usize,
+        /// The number.
+        found: f32,
+    },
     /// A bitmap has bits past its last element.
     #[error("the bitmap's last word {found:#010x} has bits past element {elements}")]
     Padding {
@@ -369,6 +418,9 @@ mod tests {
         assert_eq!(payload_len(Format::Bitmap, 17, 3), Some(8));
         assert_eq!(payload_len(Format::Sparse, CHUNK + 1, 0), None);
         assert_eq!(payload_len(Format::Bitmap, 5, 6), None);
+        assert_eq!(payload_len(Format::DenseF32, 5, 0), Some(20));
+        assert_eq!(payload_len(Format::DenseBf16, 5, 0), Some(10));
+        assert_eq!(payload_len(Format::DenseF32, 5, 1), None);
     }
 
     #[test]
@@ -393,7 +445,7 @@ mod tests {
         assert_eq!(
             refusal(&sparse(2, 3, &fine)),
             DecodeError::TooManyHits {
-                elements: 2,
+                expected: 2,
                 found: 3
             }
         );
@@ -476,10 +528,11 @@ mod tests {
 
     #[test]
     fn formats_have_numbers_and_no_others_are_known() {
-        for format in [Format::Sparse, Format::Bitmap] {
+        for format in Format::ALL {
             assert_eq!(Format::try_from(format as u8), Ok(format));
         }
-        assert_eq!(Format::try_from(0), Err(UnknownFormat { number: 0 }));
-        assert_eq!(Format::try_from(3), Err(UnknownFormat { number: 3 }));
+        for number in [0, 5, 255] {
+            assert_eq!(Format::try_from(number), Err(UnknownFormat { number }));
+        }
     }
 }

@@ -10,6 +10,8 @@
 //! | [`arithmetic`] | the canonical numbers that make every processor give the same bits; [`Unit`] |
 //! | [`format`](mod@format) | what a payload looks like, its length, and the checks on one that came from elsewhere |
 //! | [`encode`] | one fused pass: accumulate, threshold, collect |
+//! | [`dense`] | a chunk without compression |
+//! | [`values`] | updates of f32, f16 and bf16 |
 //! | [`apply`] | a record onto parameters or onto a sum |
 //! | [`sample`] | the magnitudes of some elements, before the step |
 //! | [`policy`] | which threshold and unit a step uses |
@@ -38,18 +40,23 @@
 pub mod apply;
 pub mod arithmetic;
 pub mod cpu;
+pub mod dense;
+mod draft;
 pub mod encode;
 pub mod format;
 pub mod policy;
 pub mod residual;
 pub mod sample;
+pub mod values;
 
 pub use apply::{Applied, Apply};
 pub use arithmetic::{Unit, UnitError, canon, cut8};
 pub use cpu::{Path, PathError};
+pub use dense::Dense;
 pub use encode::{Budget, ChunkOptions, Clip, ClipError, EncodeError, Encoded};
 pub use format::{DecodeError, Format, Record, UnknownFormat, payload_len};
 pub use residual::{Residual, ResidualError};
+pub use values::Values;
 
 /// Elements of a block: what a hit's 15-bit index can address.
 pub const BLOCK: usize = 32_768;

@@ -5,6 +5,7 @@
 
 use super::cpu::Kernels;
 use super::encode::EncodeError;
+use super::values::Element;
 
 /// Elements of a run: four cache lines.
 pub const RUN: usize = 64;
@@ -13,10 +14,10 @@ const LINE: usize = 16;
 /// Runs that are asked for ahead of the one that is read: they lie too far apart for the hardware to guess.
 const AHEAD: usize = 8;
 
-pub(super) fn magnitudes(
+pub(super) fn magnitudes<T: Element>(
     kernels: Kernels,
     residual: &[f32],
-    update: &[f32],
+    update: &[T],
     wanted: usize,
     phase: u64,
     out: &mut Vec<f32>,

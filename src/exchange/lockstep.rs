@@ -128,6 +128,7 @@ impl Lockstep<'_> {
         match encoded.format {
             Format::Sparse => report.sparse_chunks += 1,
             Format::Bitmap => report.bitmap_chunks += 1,
+            Format::DenseF32 | Format::DenseBf16 => {}
         }
         report.encode_ns += nanoseconds(start);
         let (t, v) = update.unit.halves();

@@ -241,6 +241,7 @@ impl Exchange {
                     unit,
                     hits: report.hits,
                     density: report.density,
+                    mean: None,
                 });
             }
             if target.kind == Kind::Step
@@ -266,7 +267,7 @@ impl Exchange {
     /// Threshold, unit and limit of this replica's message.
     fn choose(&mut self, update: &[f32]) -> Result<(Unit, Option<u64>), Error> {
         let elements = update.len();
-        let wanted = self.policy.sample_size(elements);
+        let wanted = self.policy.sample_size(elements, self.step);
         self.magnitudes.clear();
         if wanted > 0 {
             self.path
@@ -280,11 +281,13 @@ impl Exchange {
                 .map_err(codec_error)?;
         }
         let unit = self.policy.unit(&PolicyInput {
+            step: self.step,
             elements,
             sample: &self.magnitudes,
             last: self.last,
         });
-        Ok((unit, self.policy.limit(elements).map(|limit| limit as u64)))
+        let limit = self.policy.limit(elements, self.step);
+        Ok((unit, limit.map(|limit| limit as u64)))
     }
 }
 

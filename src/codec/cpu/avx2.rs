@@ -4,25 +4,41 @@
 //! before anything is stored, so a group that fails it is simply computed again with care.
 
 use super::super::arithmetic::{INFINITY, LEAST_NORMAL, MAGNITUDE, SIGN, TINY};
-use super::super::encode::CODE;
+use super::super::draft::CODE;
 use super::super::format::NEGATIVE;
-use super::{Logged, Rule, Table, Tally, scalar};
+use super::super::values::Element;
+use super::{Encoders, Logged, Rule, Table, Tally, scalar};
+use half::{bf16, f16};
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 pub(super) static TABLE: Table = Table {
-    sparse,
-    bitmap,
+    f32: encoders(),
+    f16: encoders(),
+    bf16: encoders(),
     clamp,
     apply_sparse,
     apply_bitmap,
-    magnitudes,
+    apply_f32,
+    apply_bf16,
     ask,
 };
 
+const fn encoders<T: Load>() -> Encoders<T> {
+    Encoders {
+        sparse,
+        bitmap,
+        dense_f32,
+        dense_bf16,
+        magnitudes,
+    }
+}
+
 /// Whether this processor has the path.
 pub(super) fn is_available() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt")
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("popcnt")
 }
 
 /// Elements of a vector.
@@ -87,15 +103,52 @@ fn signs(lanes: __m256i) -> u32 {
     _mm256_movemask_ps(_mm256_castsi256_ps(lanes)) as u32
 }
 
+/// What a group can be loaded from.
+pub(super) trait Load: Element {
+    /// Loads a vector and makes it f32.
+    ///
+    /// # Safety
+    /// The processor has AVX2 and F16C, and `from` points to a vector's elements.
+    unsafe fn lanes(from: *const Self) -> __m256;
+}
+
+impl Load for f32 {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn lanes(from: *const f32) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_loadu_ps(from) }
+    }
+}
+
+impl Load for f16 {
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn lanes(from: *const f16) -> __m256 {
+        // SAFETY: the caller's promise.
+        _mm256_cvtph_ps(unsafe { _mm_loadu_si128(from.cast()) })
+    }
+}
+
+impl Load for bf16 {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn lanes(from: *const bf16) -> __m256 {
+        // SAFETY: the caller's promise.
+        let halves = unsafe { _mm_loadu_si128(from.cast()) };
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
+    }
+}
+
 /// Loads a group.
 ///
 /// # Safety
 /// `from` points to a group's elements.
 #[inline]
-#[target_feature(enable = "avx2")]
-unsafe fn load(from: *const f32) -> Group {
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn load<T: Load>(from: *const T) -> Group {
     // SAFETY: the caller's promise.
-    [0, 1, 2, 3].map(|i| unsafe { _mm256_loadu_ps(from.add(i * LANES)) })
+    [0, 1, 2, 3].map(|i| unsafe { T::lanes(from.add(i * LANES)) })
 }
 
 /// Stores a group.
@@ -118,9 +171,9 @@ unsafe fn store(to: *mut f32, group: Group) {
 #[cold]
 #[inline(never)]
 #[target_feature(enable = "avx2")]
-pub(super) fn careful(
+pub(super) fn careful<T: Load>(
     residual: &mut [f32],
-    update: &[f32],
+    update: &[T],
     first: usize,
     rule: &Rule,
     log: &mut Vec<Logged>,
@@ -183,10 +236,10 @@ fn fold(running: __m256i) -> u32 {
 ///
 /// The skip is a branch that is well guessed where few groups have hits; elsewhere it is dearer than the work.
 #[inline]
-#[target_feature(enable = "avx2,popcnt")]
-fn pass<const SKIP: bool>(
+#[target_feature(enable = "avx2,f16c,popcnt")]
+fn pass<T: Load, const SKIP: bool>(
     rule: &Rule,
-    update: &[f32],
+    update: &[T],
     residual: &mut [f32],
     first: usize,
     log: &mut Vec<Logged>,
@@ -240,18 +293,22 @@ fn pass<const SKIP: bool>(
 /// Asks for the memory that the pass will come to after this group.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn ahead(residual: &[f32], update: &[f32]) {
+pub(super) fn ahead<T>(residual: &[f32], update: &[T]) {
+    // Nothing is read that could be seen, wherever these point.
     for line in [AHEAD, AHEAD + 16] {
-        // Nothing is read that could be seen, wherever these point.
-        _mm_prefetch::<_MM_HINT_T0>(update.as_ptr().wrapping_add(line).cast());
         _mm_prefetch::<_MM_HINT_T0>(residual.as_ptr().wrapping_add(line).cast());
+    }
+    // A group of halves is one line.
+    _mm_prefetch::<_MM_HINT_T0>(update.as_ptr().wrapping_add(AHEAD).cast());
+    if size_of::<T>() == size_of::<f32>() {
+        _mm_prefetch::<_MM_HINT_T0>(update.as_ptr().wrapping_add(AHEAD + 16).cast());
     }
 }
 
-#[target_feature(enable = "avx2,popcnt")]
-fn sparse(
+#[target_feature(enable = "avx2,f16c,popcnt")]
+fn sparse<T: Load>(
     rule: &Rule,
-    update: &[f32],
+    update: &[T],
     residual: &mut [f32],
     first: usize,
     codes: &mut [MaybeUninit<u8>],
@@ -280,9 +337,9 @@ fn sparse(
         }
     };
     let mut tally = if rule.dense {
-        pass::<false>(rule, update, residual, first, log, emit)
+        pass::<T, false>(rule, update, residual, first, log, emit)
     } else {
-        pass::<true>(rule, update, residual, first, log, emit)
+        pass::<T, true>(rule, update, residual, first, log, emit)
     };
     tally.hits = hits;
     let grouped = update.len() / GROUP * GROUP;
@@ -317,10 +374,10 @@ fn halves(low: __m256i, high: __m256i) -> __m256i {
     _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high))
 }
 
-#[target_feature(enable = "avx2,popcnt")]
-fn bitmap(
+#[target_feature(enable = "avx2,f16c,popcnt")]
+fn bitmap<T: Load>(
     rule: &Rule,
-    update: &[f32],
+    update: &[T],
     residual: &mut [f32],
     first: usize,
     words: &mut [MaybeUninit<u8>],
@@ -344,7 +401,7 @@ fn bitmap(
             place.cast::<[u32; 2]>().write_unaligned(bits);
         }
     };
-    let mut tally = pass::<false>(rule, update, residual, first, log, emit);
+    let mut tally = pass::<T, false>(rule, update, residual, first, log, emit);
     tally.hits = hits;
     let grouped = update.len() / GROUP * GROUP;
     tally.add(scalar::bitmap(
@@ -370,9 +427,80 @@ pub(super) fn clamp(residual: &mut [f32], bound: f32) -> f64 {
     taken
 }
 
-#[target_feature(enable = "avx2")]
-pub(super) fn magnitudes(residual: &[f32], update: &[f32], out: &mut Vec<f32>) {
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn magnitudes<T: Load>(residual: &[f32], update: &[T], out: &mut Vec<f32>) {
     scalar::magnitudes(residual, update, out);
+}
+
+/// Elements that the dense passes convert at a time.
+const DENSE: usize = 1024;
+
+/// The scalar pass where the compiler may use vectors; halves are made f32 before it, since it cannot see through their
+/// conversion.
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn dense_f32<T: Load>(
+    update: &[T],
+    residual: &mut [f32],
+    out: &mut [MaybeUninit<u8>],
+) -> u32 {
+    let mut converted = [0f32; DENSE];
+    let mut dropped = 0;
+    for ((update, residual), out) in update
+        .chunks(DENSE)
+        .zip(residual.chunks_mut(DENSE))
+        .zip(out.chunks_mut(4 * DENSE))
+    {
+        dropped += scalar::dense_f32(singles(update, &mut converted), residual, out);
+    }
+    dropped
+}
+
+/// As [`dense_f32`].
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn dense_bf16<T: Load>(
+    update: &[T],
+    residual: &mut [f32],
+    out: &mut [MaybeUninit<u8>],
+) -> u32 {
+    let mut converted = [0f32; DENSE];
+    let mut dropped = 0;
+    for ((update, residual), out) in update
+        .chunks(DENSE)
+        .zip(residual.chunks_mut(DENSE))
+        .zip(out.chunks_mut(2 * DENSE))
+    {
+        dropped += scalar::dense_bf16(singles(update, &mut converted), residual, out);
+    }
+    dropped
+}
+
+/// At most [`DENSE`] elements as f32.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn singles<'a, T: Load>(update: &[T], converted: &'a mut [f32; DENSE]) -> &'a [f32] {
+    let vectors = update.chunks_exact(LANES);
+    for (&u, f) in vectors
+        .remainder()
+        .iter()
+        .zip(&mut converted[vectors.len() * LANES..])
+    {
+        *f = u.to_f32();
+    }
+    for (u, f) in vectors.zip(converted.chunks_exact_mut(LANES)) {
+        // SAFETY: both are a vector's elements.
+        unsafe { _mm256_storeu_ps(f.as_mut_ptr(), T::lanes(u.as_ptr())) };
+    }
+    &converted[..update.len()]
+}
+
+#[target_feature(enable = "avx2")]
+pub(super) fn apply_f32(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
+    scalar::apply_f32(values, inverse, target)
+}
+
+#[target_feature(enable = "avx2")]
+pub(super) fn apply_bf16(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
+    scalar::apply_bf16(values, inverse, target)
 }
 
 /// How many hits ahead of the one that is applied memory is asked for.
@@ -381,7 +509,7 @@ const HITS_AHEAD: usize = 16;
 /// # Safety
 /// Each hit's index is below `target.len()`.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn apply_sparse(hits: &[u8], x: f32, target: &mut [f32]) -> u32 {
+unsafe fn apply_sparse(hits: &[u8], x: f32, target: &mut [f32]) -> u32 {
     let start = target.as_ptr();
     let code = |code: &[u8]| u16::from_le_bytes([code[0], code[1]]);
     let ask = |code: u16| {
@@ -406,9 +534,9 @@ pub(super) unsafe fn apply_sparse(hits: &[u8], x: f32, target: &mut [f32]) -> u3
 }
 
 #[target_feature(enable = "avx2")]
-pub(super) fn ask(slice: &[f32]) {
-    for line in slice.chunks(16) {
-        _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+pub(super) fn ask(from: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
+        _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line).cast());
     }
 }
 

@@ -5,21 +5,34 @@
 //! is gained, the kernels of [`avx2`] are used: every processor of this path has its instructions.
 
 use super::super::arithmetic::{INFINITY, LEAST_NORMAL, MAGNITUDE, SIGN, TINY};
-use super::super::encode::CODE;
+use super::super::draft::CODE;
 use super::super::format::NEGATIVE;
-use super::{Logged, Rule, Table, Tally, avx2, scalar};
+use super::{Encoders, Logged, Rule, Table, Tally, avx2, scalar};
+use half::{bf16, f16};
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 pub(super) static TABLE: Table = Table {
-    sparse,
-    bitmap,
+    f32: encoders(),
+    f16: encoders(),
+    bf16: encoders(),
     clamp: avx2::clamp,
     apply_sparse,
     apply_bitmap,
-    magnitudes: avx2::magnitudes,
+    apply_f32: avx2::apply_f32,
+    apply_bf16: avx2::apply_bf16,
     ask: avx2::ask,
 };
+
+const fn encoders<T: Load>() -> Encoders<T> {
+    Encoders {
+        sparse,
+        bitmap,
+        dense_f32: avx2::dense_f32,
+        dense_bf16: avx2::dense_bf16,
+        magnitudes: avx2::magnitudes,
+    }
+}
 
 /// Whether this processor has the path.
 pub(super) fn is_available() -> bool {
@@ -93,15 +106,52 @@ fn joined(masks: [__mmask16; VECTORS]) -> u64 {
     a | b << 16 | c << 32 | d << 48
 }
 
+/// What a group can be loaded from.
+trait Load: avx2::Load {
+    /// Loads a vector and makes it f32.
+    ///
+    /// # Safety
+    /// The processor has AVX512F, and `from` points to a vector's elements.
+    unsafe fn lanes(from: *const Self) -> __m512;
+}
+
+impl Load for f32 {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn lanes(from: *const f32) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+}
+
+impl Load for f16 {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn lanes(from: *const f16) -> __m512 {
+        // SAFETY: the caller's promise.
+        _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(from.cast()) })
+    }
+}
+
+impl Load for bf16 {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn lanes(from: *const bf16) -> __m512 {
+        // SAFETY: the caller's promise.
+        let halves = unsafe { _mm256_loadu_si256(from.cast()) };
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
+    }
+}
+
 /// Loads a group.
 ///
 /// # Safety
 /// `from` points to a group's elements.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn load(from: *const f32) -> Group {
+unsafe fn load<T: Load>(from: *const T) -> Group {
     // SAFETY: the caller's promise.
-    [0, 1, 2, 3].map(|i| unsafe { _mm512_loadu_ps(from.add(i * LANES)) })
+    [0, 1, 2, 3].map(|i| unsafe { <T as Load>::lanes(from.add(i * LANES)) })
 }
 
 /// Stores a group.
@@ -121,9 +171,9 @@ unsafe fn store(to: *mut f32, group: Group) {
 /// which are negative. With `SKIP` it is not called for groups without hits. See [`avx2`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq")]
-fn pass<const SKIP: bool>(
+fn pass<T: Load, const SKIP: bool>(
     rule: &Rule,
-    update: &[f32],
+    update: &[T],
     residual: &mut [f32],
     first: usize,
     log: &mut Vec<Logged>,
@@ -188,9 +238,9 @@ fn spend(s: Group, hits: [__mmask16; VECTORS], constants: &Constants) -> Group {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vbmi2,popcnt")]
-fn sparse(
+fn sparse<T: Load>(
     rule: &Rule,
-    update: &[f32],
+    update: &[T],
     residual: &mut [f32],
     first: usize,
     codes: &mut [MaybeUninit<u8>],
@@ -215,9 +265,9 @@ fn sparse(
         }
     };
     let mut tally = if rule.dense {
-        pass::<false>(rule, update, residual, first, log, emit)
+        pass::<T, false>(rule, update, residual, first, log, emit)
     } else {
-        pass::<true>(rule, update, residual, first, log, emit)
+        pass::<T, true>(rule, update, residual, first, log, emit)
     };
     tally.hits = count;
     let grouped = update.len() / GROUP * GROUP;
@@ -233,9 +283,9 @@ fn sparse(
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,bmi2,popcnt")]
-fn bitmap(
+fn bitmap<T: Load>(
     rule: &Rule,
-    update: &[f32],
+    update: &[T],
     residual: &mut [f32],
     first: usize,
     words: &mut [MaybeUninit<u8>],
@@ -253,7 +303,7 @@ fn bitmap(
             place.cast::<[u64; 2]>().write_unaligned(bits);
         }
     };
-    let mut tally = pass::<false>(rule, update, residual, first, log, emit);
+    let mut tally = pass::<T, false>(rule, update, residual, first, log, emit);
     tally.hits = count;
     let grouped = update.len() / GROUP * GROUP;
     tally.add(scalar::bitmap(
@@ -290,9 +340,11 @@ unsafe fn apply_sparse(hits: &[u8], x: f32, target: &mut [f32]) -> u32 {
     let (vectors, rest) = hits.as_chunks::<{ CODE * LANES }>();
     for (i, vector) in vectors.iter().enumerate() {
         if let Some(later) = hits.get(CODE * (LANES * i + HITS_AHEAD)..) {
-            for code in later[..later.len().min(CODE*LANES)].as_chunks::<2>().0 {
+            for code in later[..later.len().min(CODE * LANES)].as_chunks::<2>().0 {
                 let code = u16::from_le_bytes(*code);
-                _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(usize::from(code & !NEGATIVE)).cast());
+                _mm_prefetch::<_MM_HINT_T0>(
+                    start.wrapping_add(usize::from(code & !NEGATIVE)).cast(),
+                );
             }
         }
         // SAFETY: the array has a vector's size.

@@ -12,9 +12,12 @@ mod avx512;
 
 use super::apply::{self, Applied, Apply};
 use super::arithmetic::{INFINITY, Unit};
+use super::dense::{self, Dense};
 use super::encode::{self, ChunkOptions, EncodeError, Encoded};
 use super::format::{DecodeError, Record};
 use super::sample;
+use super::values::{Element, Values, with_slice};
+use half::{bf16, f16};
 use std::mem::MaybeUninit;
 use thiserror::Error;
 
@@ -24,7 +27,7 @@ use thiserror::Error;
 pub enum Path {
     /// Plain Rust: the written meaning of every kernel, and what runs where there is nothing better.
     Scalar,
-    /// 256-bit vectors (x86-64).
+    /// 256-bit vectors (x86-64 with AVX2 and F16C).
     Avx2,
     /// 512-bit vectors and masks (x86-64 with AVX512-VBMI2: Ice Lake, Zen 4 and later).
     Avx512,
@@ -55,8 +58,8 @@ impl Path {
         available.unwrap_or(Path::Scalar)
     }
 
-    /// The path that the environment variable `GRADRING_SIMD` names (`scalar`, `avx2`), or the best one when it is not
-    /// set.
+    /// The path that the environment variable `GRADRING_SIMD` names (`scalar`, `avx2`, `avx512`), or the best one
+    /// when it is not set.
     ///
     /// # Errors
     /// [`PathError::Unknown`] and [`PathError::Unavailable`]: a path that was asked for is never replaced in silence.
@@ -98,18 +101,37 @@ impl Path {
     /// # Errors
     /// [`EncodeError`] when the two differ in length or are longer than a chunk; nothing has been changed then.
     #[inline]
-    pub fn encode(
+    pub fn encode<'a>(
         self,
         residual: &mut [f32],
-        update: &[f32],
+        update: impl Into<Values<'a>>,
         unit: Unit,
         options: &ChunkOptions,
         out: &mut Vec<u8>,
     ) -> Result<Encoded, EncodeError> {
-        encode::encode(self.kernels(), residual, update, unit, options, out)
+        let kernels = self.kernels();
+        with_slice!(update.into(), update => encode::encode(kernels, residual, update, unit, options, out))
     }
 
-    /// Applies `record` to `target`. `x` is the unit, scaled already: `v`, or `canon(v * inv)` for a mean.
+    /// Adds `update` to `residual` and appends to `out` the payload of all of the sum, without compression: as f32, which
+    /// leaves nothing in `residual`, or as bf16, which leaves what rounding took. See [`dense`](mod@dense).
+    ///
+    /// # Errors
+    /// As [`encode`](Path::encode).
+    #[inline]
+    pub fn encode_dense<'a>(
+        self,
+        residual: &mut [f32],
+        update: impl Into<Values<'a>>,
+        number: Dense,
+        out: &mut Vec<u8>,
+    ) -> Result<Encoded, EncodeError> {
+        let kernels = self.kernels();
+        with_slice!(update.into(), update => dense::encode(kernels, residual, update, number, out))
+    }
+
+    /// Applies `record` to `target`. `x` is the unit, scaled already: `v`, or `canon(v * inv)` for a mean. The unit of a
+    /// dense record is 1; each of its values counts `canon(value * x)`.
     ///
     /// [`Apply::Subtract`]: `p = canon(canon(p) - x)`; [`Apply::Add`]: `s = canon(canon(s) + x)`; with the sign of the
     /// hit. A target element that is not finite stays and is counted. Elements that are no hits keep their bits.
@@ -137,21 +159,22 @@ impl Path {
     /// # Errors
     /// [`EncodeError::Lengths`] when the two differ in length.
     #[inline]
-    pub fn magnitudes(
+    pub fn magnitudes<'a>(
         self,
         residual: &[f32],
-        update: &[f32],
+        update: impl Into<Values<'a>>,
         wanted: usize,
         phase: u64,
         out: &mut Vec<f32>,
     ) -> Result<(), EncodeError> {
-        sample::magnitudes(self.kernels(), residual, update, wanted, phase, out)
+        let kernels = self.kernels();
+        with_slice!(update.into(), update => sample::magnitudes(kernels, residual, update, wanted, phase, out))
     }
 
     /// The one place where a path becomes code. A path that this processor cannot run gives the scalar kernels: the
     /// same bits, and no instruction that does not exist.
     #[inline]
-    fn kernels(self) -> Kernels {
+    pub(super) fn kernels(self) -> Kernels {
         match self {
             #[cfg(target_arch = "x86_64")]
             Path::Avx2 if self.is_available() => Kernels(&avx2::TABLE),
@@ -173,7 +196,7 @@ impl std::fmt::Display for Path {
 pub enum PathError {
     /// There is no such path.
     #[error(
-        "GRADRING_SIMD is {found:?}; it can be scalar or avx2, or unset for the best available"
+        "GRADRING_SIMD is {found:?}; it can be scalar, avx2 or avx512, or unset for the best available"
     )]
     Unknown {
         /// What the variable says.
@@ -225,18 +248,58 @@ impl Tally {
 /// Bytes that a sparse kernel may write past its last code.
 pub(crate) const SLACK: usize = 32;
 
-type Fused =
-    unsafe fn(&Rule, &[f32], &mut [f32], usize, &mut [MaybeUninit<u8>], &mut Vec<Logged>) -> Tally;
+type Fused<T> =
+    unsafe fn(&Rule, &[T], &mut [f32], usize, &mut [MaybeUninit<u8>], &mut Vec<Logged>) -> Tally;
+
+type Whole<T> = unsafe fn(&[T], &mut [f32], &mut [MaybeUninit<u8>]) -> u32;
+
+/// The kernels of one path that read updates of one type.
+pub(crate) struct Encoders<T> {
+    sparse: Fused<T>,
+    bitmap: Fused<T>,
+    dense_f32: Whole<T>,
+    dense_bf16: Whole<T>,
+    magnitudes: unsafe fn(&[f32], &[T], &mut Vec<f32>),
+}
 
 /// The kernels of one path. An entry may only be called on a processor that has the path.
 pub(crate) struct Table {
-    sparse: Fused,
-    bitmap: Fused,
+    f32: Encoders<f32>,
+    f16: Encoders<f16>,
+    bf16: Encoders<bf16>,
     clamp: unsafe fn(&mut [f32], f32) -> f64,
     apply_sparse: unsafe fn(&[u8], f32, &mut [f32]) -> u32,
     apply_bitmap: unsafe fn(&[u8], usize, f32, &mut [f32]) -> u32,
-    magnitudes: unsafe fn(&[f32], &[f32], &mut Vec<f32>),
-    ask: unsafe fn(&[f32]),
+    apply_f32: unsafe fn(&[u8], f32, &mut [f32]) -> u32,
+    apply_bf16: unsafe fn(&[u8], f32, &mut [f32]) -> u32,
+    ask: unsafe fn(*const u8, usize),
+}
+
+/// A type of which each path has kernels.
+pub(crate) trait Input: Copy + Send + Sync + 'static {
+    /// Its kernels in a path's table.
+    fn encoders(table: &'static Table) -> &'static Encoders<Self>;
+}
+
+impl Input for f32 {
+    #[inline(always)]
+    fn encoders(table: &'static Table) -> &'static Encoders<f32> {
+        &table.f32
+    }
+}
+
+impl Input for f16 {
+    #[inline(always)]
+    fn encoders(table: &'static Table) -> &'static Encoders<f16> {
+        &table.f16
+    }
+}
+
+impl Input for bf16 {
+    #[inline(always)]
+    fn encoders(table: &'static Table) -> &'static Encoders<bf16> {
+        &table.bf16
+    }
 }
 
 /// The kernels of a path that this processor has.
@@ -248,10 +311,10 @@ impl Kernels {
     /// `first` is the chunk's index of the piece's first element. `codes` has room for a code per element, and
     /// [`SLACK`].
     #[inline]
-    pub(crate) fn sparse(
+    pub(crate) fn sparse<T: Element>(
         self,
         rule: &Rule,
-        update: &[f32],
+        update: &[T],
         residual: &mut [f32],
         first: usize,
         codes: &mut [MaybeUninit<u8>],
@@ -261,15 +324,15 @@ impl Kernels {
         assert!(update.len() == residual.len() && codes.len() >= 2 * update.len() + SLACK);
         debug_assert!(rule.threshold <= INFINITY);
         // SAFETY: `Path::kernels` gives this table only where the path is available.
-        unsafe { (self.0.sparse)(rule, update, residual, first, codes, log) }
+        unsafe { (T::encoders(self.0).sparse)(rule, update, residual, first, codes, log) }
     }
 
     /// The same, with 2 bits an element, in whole words.
     #[inline]
-    pub(crate) fn bitmap(
+    pub(crate) fn bitmap<T: Element>(
         self,
         rule: &Rule,
-        update: &[f32],
+        update: &[T],
         residual: &mut [f32],
         first: usize,
         words: &mut [MaybeUninit<u8>],
@@ -278,7 +341,7 @@ impl Kernels {
         assert!(update.len() == residual.len() && words.len() >= 4 * update.len().div_ceil(16));
         debug_assert!(rule.threshold <= INFINITY);
         // SAFETY: as in `sparse`.
-        unsafe { (self.0.bitmap)(rule, update, residual, first, words, log) }
+        unsafe { (T::encoders(self.0).bitmap)(rule, update, residual, first, words, log) }
     }
 
     /// Clamps each element to `[-bound, bound]`; the sum, in index order, of what that took away.
@@ -306,19 +369,56 @@ impl Kernels {
         unsafe { (self.0.apply_bitmap)(words, hits, x, target) }
     }
 
+    /// Accumulates, writes each s, and leaves what that rounds away. How many elements were dropped.
+    #[inline]
+    pub(crate) fn dense<T: Element>(
+        self,
+        number: Dense,
+        update: &[T],
+        residual: &mut [f32],
+        out: &mut [MaybeUninit<u8>],
+    ) -> u32 {
+        assert!(update.len() == residual.len() && out.len() == number.bytes() * update.len());
+        let encoders = T::encoders(self.0);
+        let kernel = match number {
+            Dense::F32 => encoders.dense_f32,
+            Dense::Bf16 => encoders.dense_bf16,
+        };
+        // SAFETY: as in `sparse`.
+        unsafe { kernel(update, residual, out) }
+    }
+
+    /// Adds each value, times `x`. How many elements were not finite.
+    #[inline]
+    pub(crate) fn apply_dense(
+        self,
+        number: Dense,
+        values: &[u8],
+        x: f32,
+        target: &mut [f32],
+    ) -> u32 {
+        assert!(values.len() == number.bytes() * target.len());
+        let kernel = match number {
+            Dense::F32 => self.0.apply_f32,
+            Dense::Bf16 => self.0.apply_bf16,
+        };
+        // SAFETY: as in `sparse`.
+        unsafe { kernel(values, x, target) }
+    }
+
     /// Appends |s| of each element.
     #[inline]
-    pub(crate) fn magnitudes(self, residual: &[f32], update: &[f32], out: &mut Vec<f32>) {
+    pub(crate) fn magnitudes<T: Element>(self, residual: &[f32], update: &[T], out: &mut Vec<f32>) {
         assert!(update.len() == residual.len());
         // SAFETY: as in `sparse`.
-        unsafe { (self.0.magnitudes)(residual, update, out) }
+        unsafe { (T::encoders(self.0).magnitudes)(residual, update, out) }
     }
 
     /// Asks for memory that will be read soon. Changes nothing but speed.
     #[inline]
-    pub(crate) fn ask(self, slice: &[f32]) {
+    pub(crate) fn ask<T>(self, slice: &[T]) {
         // SAFETY: as in `sparse`.
-        unsafe { (self.0.ask)(slice) }
+        unsafe { (self.0.ask)(slice.as_ptr().cast(), size_of_val(slice)) }
     }
 }
 

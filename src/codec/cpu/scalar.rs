@@ -3,28 +3,42 @@
 //! The other paths hand their last few elements to these kernels, and are tested against them.
 
 use super::super::arithmetic::{INFINITY, MAGNITUDE, SIGN, TINY, canon};
-use super::super::encode::CODE;
+use super::super::dense;
+use super::super::draft::CODE;
 use super::super::format::{LOWER, NEGATIVE};
-use super::{Logged, Rule, Table, Tally};
+use super::super::values::Element;
+use super::{Encoders, Logged, Rule, Table, Tally};
 use std::mem::MaybeUninit;
 
 /// Elements that are looked at together.
 const GROUP: usize = 32;
 
 pub(super) static TABLE: Table = Table {
-    sparse,
-    bitmap,
+    f32: encoders(),
+    f16: encoders(),
+    bf16: encoders(),
     clamp,
     apply_sparse,
     apply_bitmap,
-    magnitudes,
+    apply_f32,
+    apply_bf16,
     ask,
 };
 
+const fn encoders<T: Element>() -> Encoders<T> {
+    Encoders {
+        sparse,
+        bitmap,
+        dense_f32,
+        dense_bf16,
+        magnitudes,
+    }
+}
+
 /// `s = canon(r + canon(u))`, or `r` and `true` where that is not finite: the element of the update is dropped.
 #[inline(always)]
-pub(super) fn accumulate(r: f32, u: f32) -> (f32, bool) {
-    let sum = r + canon(u);
+pub(crate) fn accumulate<T: Element>(r: f32, u: T) -> (f32, bool) {
+    let sum = r + canon(u.to_f32());
     // An update that is not finite makes a sum that is not.
     if sum.to_bits() & MAGNITUDE < INFINITY {
         (canon(sum), false)
@@ -43,9 +57,9 @@ pub(super) fn spend(s: f32, unit: f32) -> f32 {
 
 /// The fused pass: `emit` is called with the place and s of each hit.
 #[inline(always)]
-fn pass(
+fn pass<T: Element>(
     rule: &Rule,
-    update: &[f32],
+    update: &[T],
     residual: &mut [f32],
     first: usize,
     log: &mut Vec<Logged>,
@@ -81,13 +95,13 @@ fn pass(
 /// Accumulates a group that has neither hits nor special values, and says how large it is; leaves any other alone. The
 /// loops have neither branches nor unknown lengths, so that a compiler can make vectors of them.
 #[inline(always)]
-fn accumulate_plain(rule: &Rule, residual: &mut [f32], update: &[f32]) -> Option<u32> {
+fn accumulate_plain<T: Element>(rule: &Rule, residual: &mut [f32], update: &[T]) -> Option<u32> {
     let residual: &mut [f32; GROUP] = residual.try_into().ok()?;
-    let update: &[f32; GROUP] = update.try_into().ok()?;
+    let update: &[T; GROUP] = update.try_into().ok()?;
     let mut sums = [0f32; GROUP];
     let (mut largest, mut tiny) = (0i32, 0u32);
     for i in 0..GROUP {
-        sums[i] = residual[i] + update[i];
+        sums[i] = residual[i] + update[i].to_f32();
         let size = (sums[i].to_bits() & MAGNITUDE) as i32;
         largest = largest.max(size);
         tiny |= u32::from(size < TINY as i32) & u32::from(size != 0);
@@ -100,9 +114,9 @@ fn accumulate_plain(rule: &Rule, residual: &mut [f32], update: &[f32]) -> Option
     Some(largest)
 }
 
-pub(super) fn sparse(
+pub(super) fn sparse<T: Element>(
     rule: &Rule,
-    update: &[f32],
+    update: &[T],
     residual: &mut [f32],
     first: usize,
     codes: &mut [MaybeUninit<u8>],
@@ -118,9 +132,9 @@ pub(super) fn sparse(
     })
 }
 
-pub(super) fn bitmap(
+pub(super) fn bitmap<T: Element>(
     rule: &Rule,
-    update: &[f32],
+    update: &[T],
     residual: &mut [f32],
     first: usize,
     words: &mut [MaybeUninit<u8>],
@@ -166,7 +180,8 @@ pub(super) fn clamp_from(mut taken: f64, residual: &mut [f32], bound: f32) -> f6
 
 /// `canon(canon(p) + x)`, or `p` and `true` where `p` is not finite.
 ///
-/// A finite `p` stays finite: the scaled unit is below 2^100, far less than half a step of the largest f32.
+/// A hit keeps a finite `p` finite: the scaled unit is below 2^100, far less than half a step of the largest f32. A dense
+/// value can overflow it, as it would in any trainer; that is seen, and counted, from then on.
 #[inline(always)]
 pub(super) fn moved(p: f32, x: f32) -> (f32, bool) {
     if p.to_bits() & MAGNITUDE < INFINITY {
@@ -234,8 +249,73 @@ pub(super) fn apply_word(word: u32, x: f32, target: &mut [f32]) -> u32 {
     not_finite
 }
 
+/// The dense pass: s goes out as f32, and nothing stays.
 #[inline(always)]
-pub(super) fn magnitudes(residual: &[f32], update: &[f32], out: &mut Vec<f32>) {
+pub(super) fn dense_f32<T: Element>(
+    update: &[T],
+    residual: &mut [f32],
+    out: &mut [MaybeUninit<u8>],
+) -> u32 {
+    let mut dropped = 0;
+    let values = out.chunks_exact_mut(size_of::<f32>());
+    for ((r, &u), value) in residual.iter_mut().zip(update).zip(values) {
+        let (s, not_finite) = accumulate(*r, u);
+        dropped += u32::from(not_finite);
+        *r = 0.0;
+        value.copy_from_slice(&s.to_le_bytes().map(MaybeUninit::new));
+    }
+    dropped
+}
+
+/// The dense pass: s goes out as bf16, and what that rounds away stays.
+#[inline(always)]
+pub(super) fn dense_bf16<T: Element>(
+    update: &[T],
+    residual: &mut [f32],
+    out: &mut [MaybeUninit<u8>],
+) -> u32 {
+    let mut dropped = 0;
+    let values = out.chunks_exact_mut(size_of::<u16>());
+    for ((r, &u), value) in residual.iter_mut().zip(update).zip(values) {
+        let (s, not_finite) = accumulate(*r, u);
+        dropped += u32::from(not_finite);
+        let m = dense::to_bf16(s);
+        *r = canon(s - dense::from_bf16(m));
+        value.copy_from_slice(&m.to_le_bytes().map(MaybeUninit::new));
+    }
+    dropped
+}
+
+/// `p = canon(canon(p) + canon(value * inverse))` for each value. How many elements were not finite, and stay.
+#[inline(always)]
+pub(super) fn apply_f32(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
+    let values = values.chunks_exact(size_of::<f32>());
+    let mut not_finite = 0;
+    for (p, value) in target.iter_mut().zip(values) {
+        let value = f32::from_le_bytes([value[0], value[1], value[2], value[3]]);
+        let (after, stays) = moved(*p, canon(value * inverse));
+        *p = after;
+        not_finite += u32::from(stays);
+    }
+    not_finite
+}
+
+/// The same from bf16.
+#[inline(always)]
+pub(super) fn apply_bf16(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
+    let values = values.chunks_exact(size_of::<u16>());
+    let mut not_finite = 0;
+    for (p, value) in target.iter_mut().zip(values) {
+        let value = dense::from_bf16(u16::from_le_bytes([value[0], value[1]]));
+        let (after, stays) = moved(*p, canon(value * inverse));
+        *p = after;
+        not_finite += u32::from(stays);
+    }
+    not_finite
+}
+
+#[inline(always)]
+pub(super) fn magnitudes<T: Element>(residual: &[f32], update: &[T], out: &mut Vec<f32>) {
     out.extend(
         residual
             .iter()
@@ -245,4 +325,4 @@ pub(super) fn magnitudes(residual: &[f32], update: &[f32], out: &mut Vec<f32>) {
 }
 
 /// There is no plain way to ask for memory ahead of its use.
-pub(super) fn ask(_slice: &[f32]) {}
+pub(super) fn ask(_from: *const u8, _bytes: usize) {}

@@ -41,7 +41,7 @@ impl ThresholdPolicy for Fixed {
         "Fixed"
     }
 
-    fn sample_size(&self, _elements: usize) -> usize {
+    fn sample_size(&self, _elements: usize, _step: u64) -> usize {
         0
     }
 
@@ -49,7 +49,7 @@ impl ThresholdPolicy for Fixed {
         self.unit
     }
 
-    fn limit(&self, _elements: usize) -> Option<usize> {
+    fn limit(&self, _elements: usize, _step: u64) -> Option<usize> {
         self.limit
     }
 }
@@ -62,13 +62,14 @@ mod tests {
     fn a_fixed_threshold_is_cut_once_and_stays() {
         let mut fixed = Fixed::new(1e-3).unwrap().with_limit(7);
         let input = PolicyInput {
+            step: 0,
             elements: 10,
             sample: &[],
             last: None,
         };
         let unit = fixed.unit(&input);
         assert_eq!((unit.t(), unit.v()), (cut8(1e-3), cut8(1e-3)));
-        assert_eq!(fixed.limit(10), Some(7));
+        assert_eq!(fixed.limit(10, 0), Some(7));
         for found in [0.0, -1.0, f32::INFINITY, 1e38, 1e-38] {
             assert_eq!(
                 Fixed::new(found).err(),

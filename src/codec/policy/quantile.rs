@@ -154,7 +154,7 @@ impl ThresholdPolicy for Quantile {
         "Quantile"
     }
 
-    fn sample_size(&self, elements: usize) -> usize {
+    fn sample_size(&self, elements: usize, _step: u64) -> usize {
         let hits = self.wanted(elements);
         if hits <= SAMPLE_HITS {
             return elements;
@@ -181,7 +181,7 @@ impl ThresholdPolicy for Quantile {
         }
     }
 
-    fn limit(&self, elements: usize) -> Option<usize> {
+    fn limit(&self, elements: usize, _step: u64) -> Option<usize> {
         Some(self.wanted(elements).saturating_mul(2))
     }
 }
@@ -193,6 +193,7 @@ mod tests {
 
     fn input(elements: usize, sample: &[f32]) -> PolicyInput<'_> {
         PolicyInput {
+            step: 0,
             elements,
             sample,
             last: None,
@@ -253,6 +254,7 @@ mod tests {
                 unit: Unit::new(t, t).unwrap(),
                 hits: 900,
                 density: 1e-2,
+                mean: None,
             };
             let unit = quantile.unit(&PolicyInput {
                 last: Some(last),
@@ -287,14 +289,20 @@ mod tests {
     #[test]
     fn sample_and_limit_follow_from_density_and_length() {
         let hundredth = Quantile::default();
-        assert_eq!(hundredth.sample_size(25_557_032), 25_001);
-        assert_eq!(hundredth.limit(25_557_032), Some(2 * 255_570));
-        assert_eq!(hundredth.sample_size(1000), 1000);
-        assert_eq!(hundredth.limit(1000), Some(64));
-        assert_eq!(hundredth.limit(10), Some(20));
-        assert_eq!((hundredth.sample_size(0), hundredth.limit(0)), (0, Some(0)));
-        assert_eq!(Quantile::new(1e-3).unwrap().sample_size(1 << 30), 250_000);
-        assert_eq!(Quantile::new(1.0).unwrap().sample_size(1000), 250);
+        assert_eq!(hundredth.sample_size(25_557_032, 0), 25_001);
+        assert_eq!(hundredth.limit(25_557_032, 0), Some(2 * 255_570));
+        assert_eq!(hundredth.sample_size(1000, 0), 1000);
+        assert_eq!(hundredth.limit(1000, 0), Some(64));
+        assert_eq!(hundredth.limit(10, 0), Some(20));
+        assert_eq!(
+            (hundredth.sample_size(0, 0), hundredth.limit(0, 0)),
+            (0, Some(0))
+        );
+        assert_eq!(
+            Quantile::new(1e-3).unwrap().sample_size(1 << 30, 0),
+            250_000
+        );
+        assert_eq!(Quantile::new(1.0).unwrap().sample_size(1000, 0), 250);
     }
 
     #[test]

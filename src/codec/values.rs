@@ -1,0 +1,106 @@
+//! The numbers of an update, in the type in which the trainer has them.
+
+use half::{bf16, f16};
+use std::ops::Range;
+
+/// An update's elements, borrowed. Half-precision numbers become f32, exactly, in the pass that reads them.
+#[derive(Clone, Copy, Debug)]
+pub enum Values<'a> {
+    /// Single precision.
+    F32(&'a [f32]),
+    /// IEEE half precision.
+    F16(&'a [f16]),
+    /// The upper half of an f32.
+    Bf16(&'a [bf16]),
+}
+
+impl<'a> Values<'a> {
+    /// How many elements there are.
+    #[inline]
+    #[must_use]
+    pub fn len(self) -> usize {
+        match self {
+            Values::F32(values) => values.len(),
+            Values::F16(values) => values.len(),
+            Values::Bf16(values) => values.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// Some of them; the range must lie inside.
+    #[inline]
+    pub(crate) fn slice(self, range: Range<usize>) -> Values<'a> {
+        match self {
+            Values::F32(values) => Values::F32(&values[range]),
+            Values::F16(values) => Values::F16(&values[range]),
+            Values::Bf16(values) => Values::Bf16(&values[range]),
+        }
+    }
+}
+
+/// Calls a generic function with the slice inside.
+macro_rules! with_slice {
+    ($values:expr, $slice:ident => $body:expr) => {
+        match $values {
+            $crate::codec::Values::F32($slice) => $body,
+            $crate::codec::Values::F16($slice) => $body,
+            $crate::codec::Values::Bf16($slice) => $body,
+        }
+    };
+}
+pub(crate) use with_slice;
+
+macro_rules! from_slices {
+    ($($element:ty => $variant:ident),*) => {$(
+        impl<'a> From<&'a [$element]> for Values<'a> {
+            fn from(values: &'a [$element]) -> Self {
+                Values::$variant(values)
+            }
+        }
+
+        impl<'a> From<&'a Vec<$element>> for Values<'a> {
+            fn from(values: &'a Vec<$element>) -> Self {
+                Values::$variant(values)
+            }
+        }
+
+        impl<'a, const N: usize> From<&'a [$element; N]> for Values<'a> {
+            fn from(values: &'a [$element; N]) -> Self {
+                Values::$variant(values)
+            }
+        }
+    )*};
+}
+from_slices!(f32 => F32, f16 => F16, bf16 => Bf16);
+
+/// What an update's element can be.
+pub(crate) trait Element: super::cpu::Input {
+    fn to_f32(self) -> f32;
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+}
+
+impl Element for f16 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        f16::to_f32(self)
+    }
+}
+
+impl Element for bf16 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        bf16::to_f32(self)
+    }
+}
