@@ -22,12 +22,14 @@ pub(crate) const SIGN: u32 = 0x8000_0000;
 #[inline(always)]
 #[must_use]
 pub fn canon(x: f32) -> f32 {
-    let bits = x.to_bits();
-    if bits & MAGNITUDE < LEAST_NORMAL {
-        0.0
-    } else {
-        x
-    }
+    choose(x.to_bits() & MAGNITUDE >= LEAST_NORMAL, x, 0.0)
+}
+
+/// `a` if `first`, else `b`: by their bits, not by a branch, so that a compiler can make vectors of what uses it.
+#[inline(always)]
+pub(crate) fn choose(first: bool, a: f32, b: f32) -> f32 {
+    let mask = u32::from(first).wrapping_neg();
+    f32::from_bits(a.to_bits() & mask | b.to_bits() & !mask)
 }
 
 /// `x` rounded towards zero to 8 significant bits: the upper half of its 32 bits.

@@ -2,7 +2,7 @@
 //!
 //! The other paths hand their last few elements to these kernels, and are tested against them.
 
-use super::super::arithmetic::{INFINITY, MAGNITUDE, SIGN, TINY, canon};
+use super::super::arithmetic::{INFINITY, MAGNITUDE, SIGN, TINY, canon, choose};
 use super::super::dense;
 use super::super::draft::CODE;
 use super::super::format::{LOWER, NEGATIVE};
@@ -40,11 +40,8 @@ const fn encoders<T: Element>() -> Encoders<T> {
 pub(crate) fn accumulate<T: Element>(r: f32, u: T) -> (f32, bool) {
     let sum = r + canon(u.to_f32());
     // An update that is not finite makes a sum that is not.
-    if sum.to_bits() & MAGNITUDE < INFINITY {
-        (canon(sum), false)
-    } else {
-        (r, true)
-    }
+    let finite = sum.to_bits() & MAGNITUDE < INFINITY;
+    (choose(finite, canon(sum), r), !finite)
 }
 
 /// `s` with one unit of its sign taken away.
@@ -184,11 +181,8 @@ pub(super) fn clamp_from(mut taken: f64, residual: &mut [f32], bound: f32) -> f6
 /// value can overflow it, as it would in any trainer; that is seen, and counted, from then on.
 #[inline(always)]
 pub(super) fn moved(p: f32, x: f32) -> (f32, bool) {
-    if p.to_bits() & MAGNITUDE < INFINITY {
-        (canon(canon(p) + x), false)
-    } else {
-        (p, true)
-    }
+    let finite = p.to_bits() & MAGNITUDE < INFINITY;
+    (choose(finite, canon(canon(p) + x), p), !finite)
 }
 
 /// # Safety
@@ -257,12 +251,12 @@ pub(super) fn dense_f32<T: Element>(
     out: &mut [MaybeUninit<u8>],
 ) -> u32 {
     let mut dropped = 0;
-    let values = out.chunks_exact_mut(size_of::<f32>());
+    let values = out.as_chunks_mut().0;
     for ((r, &u), value) in residual.iter_mut().zip(update).zip(values) {
         let (s, not_finite) = accumulate(*r, u);
         dropped += u32::from(not_finite);
         *r = 0.0;
-        value.copy_from_slice(&s.to_le_bytes().map(MaybeUninit::new));
+        *value = s.to_le_bytes().map(MaybeUninit::new);
     }
     dropped
 }
@@ -275,13 +269,13 @@ pub(super) fn dense_bf16<T: Element>(
     out: &mut [MaybeUninit<u8>],
 ) -> u32 {
     let mut dropped = 0;
-    let values = out.chunks_exact_mut(size_of::<u16>());
+    let values = out.as_chunks_mut().0;
     for ((r, &u), value) in residual.iter_mut().zip(update).zip(values) {
         let (s, not_finite) = accumulate(*r, u);
         dropped += u32::from(not_finite);
         let m = dense::to_bf16(s);
         *r = canon(s - dense::from_bf16(m));
-        value.copy_from_slice(&m.to_le_bytes().map(MaybeUninit::new));
+        *value = m.to_le_bytes().map(MaybeUninit::new);
     }
     dropped
 }
@@ -289,10 +283,10 @@ pub(super) fn dense_bf16<T: Element>(
 /// `p = canon(canon(p) + canon(value * inverse))` for each value. How many elements were not finite, and stay.
 #[inline(always)]
 pub(super) fn apply_f32(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
-    let values = values.chunks_exact(size_of::<f32>());
+    let values = values.as_chunks().0;
     let mut not_finite = 0;
-    for (p, value) in target.iter_mut().zip(values) {
-        let value = f32::from_le_bytes([value[0], value[1], value[2], value[3]]);
+    for (p, &value) in target.iter_mut().zip(values) {
+        let value = f32::from_le_bytes(value);
         let (after, stays) = moved(*p, canon(value * inverse));
         *p = after;
         not_finite += u32::from(stays);
@@ -303,10 +297,10 @@ pub(super) fn apply_f32(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 
 /// The same from bf16.
 #[inline(always)]
 pub(super) fn apply_bf16(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
-    let values = values.chunks_exact(size_of::<u16>());
+    let values = values.as_chunks().0;
     let mut not_finite = 0;
-    for (p, value) in target.iter_mut().zip(values) {
-        let value = dense::from_bf16(u16::from_le_bytes([value[0], value[1]]));
+    for (p, &value) in target.iter_mut().zip(values) {
+        let value = dense::from_bf16(u16::from_le_bytes(value));
         let (after, stays) = moved(*p, canon(value * inverse));
         *p = after;
         not_finite += u32::from(stays);
