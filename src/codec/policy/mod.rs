@@ -16,6 +16,7 @@ pub use quantile::{Magnitude, Quantile};
 pub use state::{PolicyState, PolicyStateError};
 
 use super::Unit;
+use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use thiserror::Error;
 
@@ -34,7 +35,7 @@ pub struct PolicyInput<'a> {
 }
 
 /// What came of a step.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LastStep {
     /// What it used.
     pub unit: Unit,
