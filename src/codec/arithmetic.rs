@@ -86,8 +86,10 @@ impl Unit {
         cut8(t.clamp(Unit::LEAST, Unit::MOST))
     }
 
-    /// The unit next to these numbers.
-    pub(crate) fn nearest(t: f32, v: f32) -> Unit {
+    /// The unit next to these numbers, whatever they are: `t` from [`LEAST`](Unit::LEAST), which a NaN becomes, to
+    /// [`MOST`](Unit::MOST), then `v` from `t` to `2t`, both cut to 8 significant bits.
+    #[must_use]
+    pub fn nearest(t: f32, v: f32) -> Unit {
         let t = Unit::nearest_threshold(t);
         Unit {
             t,
