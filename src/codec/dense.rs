@@ -129,7 +129,9 @@ pub(super) fn l1(number: Dense, payload: &[u8]) -> f64 {
     let (all, stride) = (values.len(), values.len().div_ceil(1024).max(1));
     let (sum, seen) = values
         .step_by(stride)
-        .fold((0.0, 0u32), |(sum, seen), value| (sum + size(value), seen + 1));
+        .fold((0.0, 0u32), |(sum, seen), value| {
+            (sum + size(value), seen + 1)
+        });
     sum / f64::from(seen.max(1)) * all as f64
 }
 

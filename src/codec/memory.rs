@@ -245,7 +245,8 @@ mod tests {
     fn what_is_not_finite_is_left_out_and_counted() {
         let mut memory = velocity(MomentumMemory::new(0.5).unwrap(), 1, 4);
         memory.accumulate(Values::F32(&[1.0, 1.0, f32::MAX, 1e-45]));
-        let dropped = memory.accumulate(Values::F32(&[f32::NAN, f32::NEG_INFINITY, f32::MAX, -0.0]));
+        let dropped =
+            memory.accumulate(Values::F32(&[f32::NAN, f32::NEG_INFINITY, f32::MAX, -0.0]));
         assert_eq!(dropped, 3);
         assert_eq!(&memory.velocity[..], [0.5, 0.5, f32::MAX / 2.0, 0.0]);
         assert!(memory.velocity.iter().all(|w| w.to_bits() != 0x8000_0000));

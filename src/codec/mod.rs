@@ -61,11 +61,14 @@ pub use arithmetic::{Unit, UnitError, canon, cut8};
 pub use cpu::{Path, PathError};
 pub use dense::Dense;
 pub use encode::{Budget, ChunkOptions, Clip, ClipError, EncodeError, Encoded};
-pub use encoder::{Encoder, EncoderBuilder, EncoderError, MOST_THREADS, Message, ScopeState, ScopeStateError};
+pub use encoder::{
+    Encoder, EncoderBuilder, EncoderError, MOST_THREADS, Message, ScopeState, ScopeStateError,
+};
 pub use format::{DecodeError, Format, Record, UnknownFormat, payload_len};
 pub use memory::{MemoryError, MomentumMemory};
 pub use post::{Clipping, ClippingError, PostInput, PostProcessor};
 pub use ranges::NamedRange;
+pub(crate) use ranges::{Chunk, ChunkCoding};
 pub use residual::{Residual, ResidualError};
 pub use stats::{ResidualPercentiles, ScopeStats, StepStats};
 pub use values::{Update, Values};

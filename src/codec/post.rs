@@ -99,7 +99,9 @@ mod tests {
     #[test]
     fn clipping_bites_in_its_steps_only() {
         let clipping = Clipping::new(5.0, 5).unwrap();
-        let steps: Vec<u64> = (0..16).filter(|&step| clipping.clip(step).is_some()).collect();
+        let steps: Vec<u64> = (0..16)
+            .filter(|&step| clipping.clip(step).is_some())
+            .collect();
         assert_eq!(steps, [5, 10, 15]);
         assert_eq!(Clipping::new(5.0, 0), Err(ClippingError::Every));
         assert_eq!(

@@ -136,7 +136,10 @@ mod tests {
             })
             .collect();
         let found = ResidualPercentiles::of(&residual, 90_000.0, &mut Vec::new());
-        assert_eq!(found.percentiles, [50_000.0, 95_000.0, 99_000.0, 99_900.0, 99_990.0]);
+        assert_eq!(
+            found.percentiles,
+            [50_000.0, 95_000.0, 99_000.0, 99_900.0, 99_990.0]
+        );
         assert_eq!((found.above, found.max), (10_000, 99_999.0));
         assert_eq!(found.mean, 49_999.5);
         let text = found.to_string();

@@ -1,8 +1,8 @@
 //! What an encoder is made with.
 
+use super::Encoder;
 use super::scope::Scope;
 use super::slot::Slot;
-use super::Encoder;
 use crate::codec::cpu::Path;
 use crate::codec::memory::{MomentumMemory, Velocity};
 use crate::codec::policy::{Quantile, ThresholdPolicy};
@@ -48,6 +48,13 @@ impl EncoderBuilder {
             keeps_hits: false,
             debug: false,
         }
+    }
+
+    /// The vector's name, which is that of the threshold that ranges share. Default: "vector".
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
     }
 
     /// The ranges of the vector; their lengths must add up to its length. Default: one, compressed.
@@ -157,10 +164,12 @@ impl EncoderBuilder {
             None => None,
         };
         let pool = if self.threads > 1 {
-            Some(Pool::new(self.threads).map_err(|error| EncoderError::Spawn {
-                threads: self.threads,
-                error: error.to_string(),
-            })?)
+            Some(
+                Pool::new(self.threads).map_err(|error| EncoderError::Spawn {
+                    threads: self.threads,
+                    error: error.to_string(),
+                })?,
+            )
         } else {
             None
         };

@@ -147,7 +147,13 @@ impl Encoder {
             None => update,
         };
         for scope in &mut self.scopes {
-            scope.choose(self.path, &self.residual, update, step, &mut self.magnitudes)?;
+            scope.choose(
+                self.path,
+                &self.residual,
+                update,
+                step,
+                &mut self.magnitudes,
+            )?;
         }
         Ok(())
     }
@@ -250,7 +256,9 @@ impl Encoder {
                         start: (self.step as u32).wrapping_mul(0x9E37_79B1) as usize,
                     }),
                 };
-                let encoded = slot.draft.finish(self.path.kernels(), residual, unit, &options);
+                let encoded = slot
+                    .draft
+                    .finish(self.path.kernels(), residual, unit, &options);
                 let hits = u64::from(encoded.hits);
                 if scope.left < usize::MAX {
                     scope.left -= encoded.hits as usize;
@@ -391,14 +399,22 @@ impl Encoder {
     ///
     /// # Errors
     /// As [`restore_scopes`](Self::restore_scopes).
-    pub fn merge_scopes(&self, states: &[Vec<ScopeState>]) -> Result<Vec<ScopeState>, ScopeStateError> {
+    pub fn merge_scopes(
+        &self,
+        states: &[Vec<ScopeState>],
+    ) -> Result<Vec<ScopeState>, ScopeStateError> {
         for states in states {
             self.check_count(states)?;
         }
         let merge = |(at, scope): (usize, &Scope)| {
-            let states: Vec<PolicyState> =
-                states.iter().map(|states| states[at].policy.clone()).collect();
-            let policy = scope.policy.merge(&states).map_err(|source| scope.error(source))?;
+            let states: Vec<PolicyState> = states
+                .iter()
+                .map(|states| states[at].policy.clone())
+                .collect();
+            let policy = scope
+                .policy
+                .merge(&states)
+                .map_err(|source| scope.error(source))?;
             // What came of the step before differs: the policy goes on from its own state alone.
             Ok(ScopeState { policy, last: None })
         };
@@ -424,4 +440,3 @@ impl std::fmt::Debug for Encoder {
             .finish_non_exhaustive()
     }
 }
-

@@ -1,9 +1,7 @@
 //! Ranges that share a threshold, and what their policy goes on from.
 
 use crate::codec::encode::EncodeError;
-use crate::codec::policy::{
-    LastStep, PolicyInput, PolicyState, PolicyStateError, ThresholdPolicy,
-};
+use crate::codec::policy::{LastStep, PolicyInput, PolicyState, PolicyStateError, ThresholdPolicy};
 use crate::codec::stats::ScopeStats;
 use crate::codec::{Path, Values};
 use serde::{Deserialize, Serialize};
@@ -82,7 +80,8 @@ impl Scope {
     pub(super) fn restore(&mut self, state: &ScopeState) -> Result<(), ScopeStateError> {
         let elements = self.stats.elements;
         if let Some(LastStep { hits, mean, .. }) = state.last
-            && (hits > elements as u64 || mean.is_some_and(|mean| !(mean.is_finite() && mean > 0.0)))
+            && (hits > elements as u64
+                || mean.is_some_and(|mean| !(mean.is_finite() && mean > 0.0)))
         {
             let name = self.stats.name.clone();
             return Err(ScopeStateError::Last {
@@ -144,7 +143,9 @@ pub enum ScopeStateError {
         found: usize,
     },
     /// More hits than elements, or a mean that is none.
-    #[error("{name}: a last step of {hits} hits with a mean of {mean:?}; it has {elements} elements")]
+    #[error(
+        "{name}: a last step of {hits} hits with a mean of {mean:?}; it has {elements} elements"
+    )]
     Last {
         /// The scope's name.
         name: String,
@@ -164,4 +165,3 @@ pub enum ScopeStateError {
         source: PolicyStateError,
     },
 }
-

@@ -31,7 +31,13 @@ impl Slot {
 }
 
 impl Slot {
-    pub(super) fn fill(&mut self, kernels: Kernels, chunk: &Chunk, residual: &mut [f32], update: Values<'_>) {
+    pub(super) fn fill(
+        &mut self,
+        kernels: Kernels,
+        chunk: &Chunk,
+        residual: &mut [f32],
+        update: Values<'_>,
+    ) {
         self.whole = None;
         self.draft.payload_mut().clear();
         let update = update.slice(chunk.elements.clone());
@@ -77,4 +83,3 @@ impl<T> Disjoint<T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 }
-
