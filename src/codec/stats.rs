@@ -81,7 +81,8 @@ impl ResidualPercentiles {
         let mut rest = &mut room[..];
         // From the highest down: what is above a percentile already has its place.
         for (rank, percentile) in Self::RANKS.iter().zip(&mut percentiles).rev() {
-            let at = (rank / 100.0 * elements as f64) as usize;
+            // In ten-thousandths, which are whole.
+            let at = ((rank * 100.0).round() as u128 * elements as u128 / 10_000) as usize;
             if at < rest.len() {
                 let (_, value, _) = rest.select_nth_unstable_by(at, f32::total_cmp);
                 *percentile = *value;
