@@ -222,13 +222,16 @@ fn check_sparse(elements: usize, hits: usize, payload: &[u8]) -> Result<(), Deco
         let length = (elements - block * BLOCK).min(BLOCK);
         // All pairs without a branch first: ascending and the last inside means that all are inside.
         let index = |at: usize| half(codes, at) & !NEGATIVE;
-        let ascending = codes
-            .chunks_exact(2)
-            .zip(codes.get(2..).unwrap_or_default().chunks_exact(2))
-            .fold(true, |fine, (a, b)| {
-                let [a, b] = [a, b].map(|x| u16::from_le_bytes([x[0], x[1]]) & !NEGATIVE);
-                fine & (a < b)
-            });
+        let pairs = codes.as_chunks::<2>().0.iter();
+        let differences = pairs.clone().zip(pairs.skip(1)).map(|(&a, &b)| {
+            let [a, b] = [
+                u16::from_le_bytes(a) & !NEGATIVE,
+                u16::from_le_bytes(b) & !NEGATIVE,
+            ];
+            a.wrapping_sub(b)
+        });
+        // The difference of two numbers of 15 bits has bit 15 where the first one is less.
+        let ascending = differences.fold(NEGATIVE, |all, difference| all & difference) != 0;
         let count = codes.len() / 2;
         if ascending && (count == 0 || usize::from(index(count - 1)) < length) {
             continue;

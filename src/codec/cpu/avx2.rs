@@ -34,6 +34,13 @@ const fn encoders<T: Load>() -> Encoders<T> {
     }
 }
 
+/// Whether this processor has the path.
+pub(super) fn is_available() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("popcnt")
+}
+
 /// Elements of a vector.
 const LANES: usize = 8;
 /// Vectors of a group.
@@ -97,7 +104,7 @@ fn signs(lanes: __m256i) -> u32 {
 }
 
 /// What a group can be loaded from.
-trait Load: Element {
+pub(super) trait Load: Element {
     /// Loads a vector and makes it f32.
     ///
     /// # Safety
@@ -164,7 +171,7 @@ unsafe fn store(to: *mut f32, group: Group) {
 #[cold]
 #[inline(never)]
 #[target_feature(enable = "avx2")]
-fn careful<T: Load>(
+pub(super) fn careful<T: Load>(
     residual: &mut [f32],
     update: &[T],
     first: usize,
@@ -286,7 +293,7 @@ fn pass<T: Load, const SKIP: bool>(
 /// Asks for the memory that the pass will come to after this group.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn ahead<T>(residual: &[f32], update: &[T]) {
+pub(super) fn ahead<T>(residual: &[f32], update: &[T]) {
     // Nothing is read that could be seen, wherever these point.
     for line in [AHEAD, AHEAD + 16] {
         _mm_prefetch::<_MM_HINT_T0>(residual.as_ptr().wrapping_add(line).cast());
@@ -409,7 +416,7 @@ fn bitmap<T: Load>(
 }
 
 #[target_feature(enable = "avx2")]
-fn clamp(residual: &mut [f32], bound: f32) -> f64 {
+pub(super) fn clamp(residual: &mut [f32], bound: f32) -> f64 {
     let mut taken = 0.0;
     // The sum is in index order: groups with nothing past the bound add nothing to it.
     for group in residual.chunks_mut(GROUP) {
@@ -421,7 +428,7 @@ fn clamp(residual: &mut [f32], bound: f32) -> f64 {
 }
 
 #[target_feature(enable = "avx2,f16c")]
-fn magnitudes<T: Load>(residual: &[f32], update: &[T], out: &mut Vec<f32>) {
+pub(super) fn magnitudes<T: Load>(residual: &[f32], update: &[T], out: &mut Vec<f32>) {
     scalar::magnitudes(residual, update, out);
 }
 
@@ -431,7 +438,11 @@ const DENSE: usize = 1024;
 /// The scalar pass where the compiler may use vectors; halves are made f32 before it, since it cannot see through their
 /// conversion.
 #[target_feature(enable = "avx2,f16c")]
-fn dense_f32<T: Load>(update: &[T], residual: &mut [f32], out: &mut [MaybeUninit<u8>]) -> u32 {
+pub(super) fn dense_f32<T: Load>(
+    update: &[T],
+    residual: &mut [f32],
+    out: &mut [MaybeUninit<u8>],
+) -> u32 {
     let mut converted = [0f32; DENSE];
     let mut dropped = 0;
     for ((update, residual), out) in update
@@ -446,7 +457,11 @@ fn dense_f32<T: Load>(update: &[T], residual: &mut [f32], out: &mut [MaybeUninit
 
 /// As [`dense_f32`].
 #[target_feature(enable = "avx2,f16c")]
-fn dense_bf16<T: Load>(update: &[T], residual: &mut [f32], out: &mut [MaybeUninit<u8>]) -> u32 {
+pub(super) fn dense_bf16<T: Load>(
+    update: &[T],
+    residual: &mut [f32],
+    out: &mut [MaybeUninit<u8>],
+) -> u32 {
     let mut converted = [0f32; DENSE];
     let mut dropped = 0;
     for ((update, residual), out) in update
@@ -479,12 +494,12 @@ fn singles<'a, T: Load>(update: &[T], converted: &'a mut [f32; DENSE]) -> &'a [f
 }
 
 #[target_feature(enable = "avx2")]
-fn apply_f32(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
+pub(super) fn apply_f32(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
     scalar::apply_f32(values, inverse, target)
 }
 
 #[target_feature(enable = "avx2")]
-fn apply_bf16(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
+pub(super) fn apply_bf16(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
     scalar::apply_bf16(values, inverse, target)
 }
 
@@ -519,14 +534,14 @@ unsafe fn apply_sparse(hits: &[u8], x: f32, target: &mut [f32]) -> u32 {
 }
 
 #[target_feature(enable = "avx2")]
-fn ask(from: *const u8, bytes: usize) {
+pub(super) fn ask(from: *const u8, bytes: usize) {
     for line in (0..bytes).step_by(64) {
         _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line).cast());
     }
 }
 
 /// Bitmaps with fewer hits than one in this many elements are applied bit by bit.
-const DRAINED: usize = 32;
+pub(super) const DRAINED: usize = 32;
 
 #[target_feature(enable = "avx2,popcnt")]
 fn apply_bitmap(words: &[u8], hits: usize, x: f32, target: &mut [f32]) -> u32 {
@@ -579,7 +594,7 @@ fn apply_bitmap(words: &[u8], hits: usize, x: f32, target: &mut [f32]) -> u32 {
 /// Bit by bit, empty words two at a time.
 #[inline]
 #[target_feature(enable = "avx2,popcnt")]
-fn drain(words: &[u8], x: f32, target: &mut [f32]) -> u32 {
+pub(super) fn drain(words: &[u8], x: f32, target: &mut [f32]) -> u32 {
     let mut not_finite = 0;
     for (words, target) in words.chunks(8).zip(target.chunks_mut(32)) {
         if words.iter().all(|&byte| byte == 0) {
