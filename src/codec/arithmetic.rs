@@ -4,6 +4,7 @@
 //! Only single additions of canonical numbers are made, so a processor, a GPU that flushes subnormals and one that does
 //! not give the same bits.
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Bits of the least normal f32, 2^-126.
@@ -46,7 +47,8 @@ pub fn cut8(x: f32) -> f32 {
 ///
 /// Both have 8 significant bits and `2^-100 <= t <= v <= 2t < 2^100`. With these bounds the rest that a hit leaves,
 /// `s - v`, is exact while `|s| < 2^16 v`, and it is never subnormal.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "(u16, u16)", into = "(u16, u16)")]
 pub struct Unit {
     t: f32,
     v: f32,
@@ -86,8 +88,10 @@ impl Unit {
         cut8(t.clamp(Unit::LEAST, Unit::MOST))
     }
 
-    /// The unit next to these numbers.
-    pub(crate) fn nearest(t: f32, v: f32) -> Unit {
+    /// The unit next to these numbers, whatever they are: `t` from [`LEAST`](Unit::LEAST), which a NaN becomes, to
+    /// [`MOST`](Unit::MOST), then `v` from `t` to `2t`, both cut to 8 significant bits.
+    #[must_use]
+    pub fn nearest(t: f32, v: f32) -> Unit {
         let t = Unit::nearest_threshold(t);
         Unit {
             t,
@@ -125,6 +129,20 @@ impl Unit {
     pub fn from_halves(t: u16, v: u16) -> Result<Unit, UnitError> {
         let whole = |half: u16| f32::from_bits(u32::from(half) << 16);
         Unit::new(whole(t), whole(v))
+    }
+}
+
+impl From<Unit> for (u16, u16) {
+    fn from(unit: Unit) -> (u16, u16) {
+        unit.halves()
+    }
+}
+
+impl TryFrom<(u16, u16)> for Unit {
+    type Error = UnitError;
+
+    fn try_from((t, v): (u16, u16)) -> Result<Unit, UnitError> {
+        Unit::from_halves(t, v)
     }
 }
 

@@ -47,6 +47,12 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
+    /// A draft with room for chunks of up to `elements`, whatever their format.
+    pub(crate) fn with_room(elements: usize) -> Draft {
+        let bytes = (2 * area(elements)).max(size_of::<f32>() * elements.min(BLOCK));
+        Draft::after(Vec::with_capacity(bytes))
+    }
+
     /// A draft whose payload is to be appended to `out`.
     pub(crate) fn after(out: Vec<u8>) -> Draft {
         Draft {
@@ -55,9 +61,46 @@ impl Draft {
         }
     }
 
-    /// The buffer, with the payload of a finished draft.
-    pub(crate) fn payload(&mut self) -> &mut Vec<u8> {
+    /// The buffer, with the payload of a finished draft at its end.
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.out
+    }
+
+    /// The buffer, to be emptied or to be taken away.
+    pub(crate) fn payload_mut(&mut self) -> &mut Vec<u8> {
         &mut self.out
+    }
+
+    /// Calls `with` for the index of each hit of a finished draft.
+    pub(crate) fn each_hit(&self, mut with: impl FnMut(usize)) {
+        let payload = &self.out[self.out.len() - self.length()..];
+        if self.format == Format::Bitmap {
+            for (at, word) in payload.chunks_exact(4).enumerate() {
+                let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+                let mut left = (word | word >> 1) & LOWER;
+                while left != 0 {
+                    with(16 * at + left.trailing_zeros() as usize / 2);
+                    left &= left - 1;
+                }
+            }
+        } else {
+            let mut codes = payload[CODE * self.blocks()..].chunks_exact(CODE);
+            for (block, count) in self.counts.into_iter().enumerate() {
+                for code in codes.by_ref().take(usize::from(count)) {
+                    let code = u16::from_le_bytes([code[0], code[1]]);
+                    with(block * BLOCK + usize::from(code & !NEGATIVE));
+                }
+            }
+        }
+    }
+
+    /// Bytes of the payload in its format.
+    fn length(&self) -> usize {
+        if self.format == Format::Bitmap {
+            bitmap_len(self.elements)
+        } else {
+            sparse_len(self.elements, self.hits)
+        }
     }
 
     /// The fused pass over a chunk: accumulates, and collects all hits (none if even the largest budget is 0).
@@ -72,8 +115,7 @@ impl Draft {
         budgets: RangeInclusive<usize>,
     ) {
         let elements = residual.len();
-        // While the format is sparse, it is not larger than the bitmap of what is done, and one more piece.
-        self.area = bitmap_len(elements) + CODE * PIECE.min(elements) + 2 * (CHUNK / BLOCK) + SLACK;
+        self.area = area(elements);
         self.out.reserve(2 * self.area);
         self.elements = elements;
         self.format = Format::Sparse;
@@ -390,20 +432,23 @@ impl Draft {
                 _ => self.turn_to_sparse(),
             }
         }
-        let length = if smaller == Format::Bitmap {
-            bitmap_len(self.elements)
-        } else {
+        if smaller == Format::Sparse {
             let (blocks, counts) = (self.blocks(), self.counts);
             let (area, _) = self.areas();
             for (block, count) in counts[..blocks].iter().enumerate() {
                 put(area, CODE * block, &count.to_le_bytes());
             }
-            sparse_len(self.elements, self.hits)
-        };
+        }
+        let length = self.length();
         // SAFETY: the area's first `length` bytes are written: the counts just now and the codes of all hits, or the
         // words of all elements.
         unsafe { self.out.set_len(self.out.len() + length) };
     }
+}
+
+/// Bytes of an area. While the format is sparse, it is not larger than the bitmap of what is done, and one more piece.
+fn area(elements: usize) -> usize {
+    bitmap_len(elements) + CODE * PIECE.min(elements) + 2 * (CHUNK / BLOCK) + SLACK
 }
 
 fn put(bytes: &mut [MaybeUninit<u8>], at: usize, what: &[u8]) {

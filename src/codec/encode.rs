@@ -102,6 +102,14 @@ pub enum EncodeError {
         /// The update's length.
         found: usize,
     },
+    /// A chunk is visited that the vector does not have.
+    #[error("visit {found} of a vector of {expected} chunks")]
+    Visit {
+        /// The chunks.
+        expected: usize,
+        /// The visit.
+        found: usize,
+    },
     /// More than a chunk.
     #[error("a chunk of {found} elements; it can have at most {CHUNK}")]
     TooLong {
@@ -134,7 +142,7 @@ pub(super) fn encode<T: Element>(
     let mut draft = Draft::after(std::mem::take(out));
     draft.fill(kernels, residual, update, unit, most..=most);
     let encoded = draft.finish(kernels, residual, unit, options);
-    *out = std::mem::take(draft.payload());
+    *out = std::mem::take(draft.payload_mut());
     Ok(encoded)
 }
 

@@ -14,6 +14,7 @@
 //! | [`values`] | updates of f32, f16 and bf16 |
 //! | [`apply`] | a record onto parameters or onto a sum |
 //! | [`sample`] | the magnitudes of some elements, before the step |
+//! | [`Encoder`] | a whole vector: residual, thresholds by range, momentum memory, post-processor, threads |
 //! | [`policy`] | which threshold and unit a step uses |
 //! | [`residual`] | the residual's memory |
 //! | [`cpu`] | the instruction sets, and the one place that picks among them |
@@ -43,10 +44,16 @@ pub mod cpu;
 pub mod dense;
 mod draft;
 pub mod encode;
+mod encoder;
 pub mod format;
+mod memory;
 pub mod policy;
+mod pool;
+mod post;
+mod ranges;
 pub mod residual;
 pub mod sample;
+mod stats;
 pub mod values;
 
 pub use apply::{Applied, Apply};
@@ -54,9 +61,17 @@ pub use arithmetic::{Unit, UnitError, canon, cut8};
 pub use cpu::{Path, PathError};
 pub use dense::Dense;
 pub use encode::{Budget, ChunkOptions, Clip, ClipError, EncodeError, Encoded};
+pub use encoder::{
+    Encoder, EncoderBuilder, EncoderError, MOST_THREADS, Message, ScopeState, ScopeStateError,
+};
 pub use format::{DecodeError, Format, Record, UnknownFormat, payload_len};
+pub use memory::{MemoryError, MomentumMemory};
+pub use post::{Clipping, ClippingError, PostInput, PostProcessor};
+pub use ranges::NamedRange;
+pub(crate) use ranges::{Chunk, ChunkCoding};
 pub use residual::{Residual, ResidualError};
-pub use values::Values;
+pub use stats::{ResidualPercentiles, ScopeStats, StepStats};
+pub use values::{Update, Values};
 
 /// Elements of a block: what a hit's 15-bit index can address.
 pub const BLOCK: usize = 32_768;

@@ -70,6 +70,30 @@ macro_rules! from_slices {
             }
         }
 
+        impl Update for Vec<$element> {
+            fn values(&self) -> Values<'_> {
+                Values::$variant(self)
+            }
+        }
+
+        impl Update for &[$element] {
+            fn values(&self) -> Values<'_> {
+                Values::$variant(self)
+            }
+        }
+
+        impl Update for &mut [$element] {
+            fn values(&self) -> Values<'_> {
+                Values::$variant(self)
+            }
+        }
+
+        impl<const N: usize> Update for [$element; N] {
+            fn values(&self) -> Values<'_> {
+                Values::$variant(self)
+            }
+        }
+
         impl<'a, const N: usize> From<&'a [$element; N]> for Values<'a> {
             fn from(values: &'a [$element; N]) -> Self {
                 Values::$variant(values)
@@ -77,6 +101,18 @@ macro_rules! from_slices {
         }
     )*};
 }
+/// What can be handed over as an update: vectors, arrays and slices of f32, f16 or bf16.
+pub trait Update {
+    /// Its elements.
+    fn values(&self) -> Values<'_>;
+}
+
+impl Update for Values<'_> {
+    fn values(&self) -> Values<'_> {
+        *self
+    }
+}
+
 from_slices!(f32 => F32, f16 => F16, bf16 => Bf16);
 
 /// What an update's element can be.

@@ -1,8 +1,11 @@
 //! What an exchange is made with, and what of it must agree.
 
 use super::Exchange;
-use crate::codec::policy::{PolicyError, Quantile, ThresholdPolicy};
-use crate::codec::{Path, Residual};
+use crate::codec::policy::{PolicyError, ThresholdPolicy};
+use crate::codec::{
+    ClippingError, Encoder, EncoderBuilder, EncoderError, MemoryError, MomentumMemory, NamedRange,
+    Path, PostProcessor,
+};
 use crate::replica::{Error, Kind, Operation, Replica, gather};
 use std::sync::Arc;
 
@@ -20,29 +23,29 @@ pub enum Reduction {
 #[derive(Debug)]
 pub struct Builder {
     length: usize,
-    name: String,
     reduction: Reduction,
-    policy: Option<Box<dyn ThresholdPolicy>>,
     check_every: u64,
     path: Option<Path>,
+    memory: Option<MomentumMemory>,
+    encoder: EncoderBuilder,
 }
 
 impl Builder {
     pub(super) fn new(length: usize) -> Self {
         Self {
             length,
-            name: "model".into(),
             reduction: Reduction::Mean,
-            policy: None,
             check_every: 100,
             path: None,
+            memory: None,
+            encoder: Encoder::builder(length).name("model"),
         }
     }
 
     /// The exchange's name, for messages. Must agree. Default: "model".
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
+        self.encoder = self.encoder.name(name);
         self
     }
 
@@ -53,10 +56,54 @@ impl Builder {
         self
     }
 
-    /// How the threshold is chosen. Its kind must agree, its numbers need not. Default: [`Quantile`] at density 1e-2.
+    /// How the threshold is chosen. Its kind must agree, its numbers need not. Default:
+    /// [`Quantile`](crate::codec::policy::Quantile) at density 1e-2.
     #[must_use]
     pub fn policy(mut self, policy: impl ThresholdPolicy + 'static) -> Self {
-        self.policy = Some(Box::new(policy));
+        self.encoder = self.encoder.policy(policy);
+        self
+    }
+
+    /// Named ranges of the vector, whose lengths add up to its: each with the common threshold, with one of its own, or
+    /// sent dense. Must agree. Default: one range, with the common threshold.
+    #[must_use]
+    pub fn ranges(mut self, ranges: impl IntoIterator<Item = NamedRange>) -> Self {
+        self.encoder = self.encoder.ranges(ranges);
+        self
+    }
+
+    /// What is done to the residual after the hits. Its kind must agree. Default: nothing.
+    #[must_use]
+    pub fn post_processor(mut self, post: impl PostProcessor + 'static) -> Self {
+        self.encoder = self.encoder.post_processor(post);
+        self
+    }
+
+    /// Momentum in front of the encoder, for trainers that hand over gradients. Must agree. Default: none.
+    #[must_use]
+    pub fn momentum(mut self, memory: MomentumMemory) -> Self {
+        self.memory = Some(memory);
+        self
+    }
+
+    /// How many threads of this replica encode, the caller's included. The bytes are those of one. Default: 1.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.encoder = self.encoder.threads(threads);
+        self
+    }
+
+    /// Keeps the places of a step's own hits for [`Encoder::hits`]. Default: no.
+    #[must_use]
+    pub fn keep_hits(mut self, keep: bool) -> Self {
+        self.encoder = self.encoder.keep_hits(keep);
+        self
+    }
+
+    /// Makes [`Encoder::percentiles`] after each step, which costs more than the step. Default: no.
+    #[must_use]
+    pub fn debug(mut self, debug: bool) -> Self {
+        self.encoder = self.encoder.debug(debug);
         self
     }
 
@@ -83,21 +130,14 @@ impl Builder {
     pub fn build(self, replica: &Replica) -> Result<Exchange, Error> {
         let Self {
             length,
-            name,
             reduction,
-            policy,
             check_every,
             path,
+            memory,
+            mut encoder,
         } = self;
         if length == 0 {
             return Err(invalid("elements of an exchange", "at least 1", length));
-        }
-        if length.div_ceil(crate::codec::CHUNK) > u32::MAX as usize {
-            return Err(invalid(
-                "elements of an exchange",
-                "at most 2^32 chunks of 2^18",
-                length,
-            ));
         }
         if check_every == 0 {
             return Err(invalid(
@@ -114,9 +154,19 @@ impl Builder {
             None => Path::from_env()
                 .map_err(|error| invalid("GRADRING_SIMD", "scalar or avx2", error))?,
         };
-        let residual = Residual::zeroed(length)
-            .map_err(|error| invalid("elements of an exchange", "what memory holds", error))?;
-        let policy = policy.unwrap_or_else(|| Box::new(Quantile::default()));
+        if let Some(memory) = memory {
+            encoder = encoder.momentum(memory, replica.world_size());
+        }
+        let name = encoder.name.clone();
+        let fields = agreement(length, reduction, check_every, &encoder);
+        let encoder = encoder.path(path).build()?;
+        if encoder.chunks() > u32::MAX as usize {
+            return Err(invalid(
+                "chunks of an exchange",
+                "at most 2^32",
+                encoder.chunks(),
+            ));
+        }
         let shared = Arc::clone(replica.shared());
         let index = {
             let engine = &mut *shared.engine();
@@ -128,13 +178,6 @@ impl Builder {
                     index,
                 ));
             }
-            let fields = [
-                ("name", name.clone()),
-                ("length", length.to_string()),
-                ("reduction", format!("{reduction:?}")),
-                ("policy", policy.kind().to_owned()),
-                ("check interval", check_every.to_string()),
-            ];
             let operation = Operation::new(Kind::NewExchange, index, 0, 0);
             let theirs = gather(&shared, engine, operation, &encode(&fields))?;
             compare(&name, &fields, &theirs)?;
@@ -146,15 +189,10 @@ impl Builder {
             index,
             name,
             reduction,
-            policy,
             check_every,
-            path,
-            residual,
+            encoder,
             step: 0,
-            last: None,
             hash: None,
-            magnitudes: Vec::new(),
-            encoded: Vec::new(),
         })
     }
 }
@@ -167,18 +205,55 @@ fn invalid(what: &'static str, expected: &str, found: impl std::fmt::Display) ->
     }
 }
 
-impl From<PolicyError> for Error {
-    fn from(error: PolicyError) -> Self {
-        invalid(
-            "a threshold policy",
-            "numbers that it can be made with",
-            error,
-        )
+/// What an exchange is made of cannot be made with these numbers: local, and nothing was made.
+macro_rules! invalid_numbers {
+    ($($error:ty => $what:literal),*) => {$(
+        impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                invalid($what, "numbers that it can be made with", error)
+            }
+        }
+    )*};
+}
+invalid_numbers!(
+    PolicyError => "a threshold policy",
+    ClippingError => "a post-processor",
+    MemoryError => "a momentum memory",
+    EncoderError => "an encoder"
+);
+
+/// What replicas must agree on, by name. How many ranges there are comes before the ranges, so that what differs first
+/// has the same place on all.
+fn agreement(
+    length: usize,
+    reduction: Reduction,
+    check_every: u64,
+    encoder: &EncoderBuilder,
+) -> Vec<(String, String)> {
+    let post = encoder.post.as_ref().map_or("none", |post| post.kind());
+    let memory = encoder
+        .memory
+        .map_or("none".to_owned(), |memory| format!("{memory:?}"));
+    let mut fields: Vec<(String, String)> = [
+        ("name", encoder.name.clone()),
+        ("length", length.to_string()),
+        ("reduction", format!("{reduction:?}")),
+        ("policy", encoder.policy.kind().to_owned()),
+        ("check interval", check_every.to_string()),
+        ("post-processor", post.to_owned()),
+        ("momentum memory", memory),
+        ("number of ranges", encoder.ranges.len().to_string()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    for (at, range) in encoder.ranges.iter().enumerate() {
+        fields.push((format!("range {at}"), range.agreement()));
     }
+    fields
 }
 
 /// Length-prefixed values, in the order of the fields.
-fn encode(fields: &[(&str, String)]) -> Vec<u8> {
+fn encode(fields: &[(String, String)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (_, value) in fields {
         bytes.extend_from_slice(&(value.len() as u32).to_le_bytes());
@@ -206,7 +281,7 @@ fn decode(mut bytes: &[u8], fields: usize) -> Vec<String> {
 }
 
 /// The first field that differs, with every rank's value: the same on all ranks, since all compare the same bytes.
-fn compare(name: &str, fields: &[(&str, String)], theirs: &[Vec<u8>]) -> Result<(), Error> {
+fn compare(name: &str, fields: &[(String, String)], theirs: &[Vec<u8>]) -> Result<(), Error> {
     let values: Vec<Vec<String>> = theirs
         .iter()
         .map(|bytes| decode(bytes, fields.len()))
@@ -219,7 +294,7 @@ fn compare(name: &str, fields: &[(&str, String)], theirs: &[Vec<u8>]) -> Result<
                     "making exchange {}",
                     if column == 0 { of_rank(0) } else { name }
                 ),
-                field: (*field).into(),
+                field: field.clone(),
                 values: (0..values.len())
                     .map(|rank| (rank, of_rank(rank).clone()))
                     .collect(),
@@ -236,8 +311,10 @@ mod tests {
 
     #[test]
     fn the_first_field_that_differs_is_named_with_every_value() {
-        let mine = [("name", "a".to_owned()), ("length", "10".to_owned())];
-        let other = [("name", "a".to_owned()), ("length", "11".to_owned())];
+        let fields = |length: &str| {
+            [("name", "a"), ("length", length)].map(|(name, value)| (name.into(), value.into()))
+        };
+        let (mine, other) = (fields("10"), fields("11"));
         let Err(Error::Disagreement { field, values, .. }) =
             compare("a", &mine, &[encode(&mine), encode(&other), encode(&mine)])
         else {

@@ -3,22 +3,14 @@
 
 use super::{Reduction, Report, codec_error, compare_hashes, nanoseconds};
 use crate::codec::{
-    Apply, Budget, CHUNK, ChunkOptions, Format, Path, Record as Message, Unit, canon, payload_len,
+    Apply, Chunk, ChunkCoding, Encoder, Format, Path, Record as Message, Unit, Values, canon,
+    payload_len,
 };
 use crate::replica::Error;
 use crate::replica::port::{Blocked, Port};
 use crate::replica::progress::Lists;
 use crate::replica::record::{HAS_DATA, HAS_HASH, IS_LAST, Record, RecordKind};
-use std::ops::Range;
 use std::time::Instant;
-
-/// This replica's update.
-pub(super) struct Update<'a> {
-    pub(super) values: &'a [f32],
-    pub(super) unit: Unit,
-    /// How many hits the limit still allows; `None` without a limit.
-    pub(super) left: Option<u64>,
-}
 
 /// What the first records of all ranks say.
 pub(super) struct Heads {
@@ -41,11 +33,11 @@ pub(super) struct Lockstep<'a> {
     /// The chunk that is visited first.
     pub(super) first: u64,
     pub(super) chunks: u64,
-    pub(super) update: Option<Update<'a>>,
-    pub(super) residual: &'a mut [f32],
-    /// Payload of the record that is to be published next.
-    pub(super) encoded: &'a mut Vec<u8>,
-    /// That record, once its chunk is encoded.
+    pub(super) update: Option<Values<'a>>,
+    pub(super) encoder: &'a mut Encoder,
+    /// Where the chunks lie: the same on all ranks.
+    pub(super) layout: &'a [Chunk],
+    /// The record that is to be published next, once its chunk is encoded. Its payload is with the encoder.
     pub(super) pending: Option<Record>,
     /// How many of this rank's records are out.
     pub(super) published: u64,
@@ -67,11 +59,6 @@ impl Lockstep<'_> {
         (self.first + visit) % self.chunks
     }
 
-    fn range(&self, chunk: u64) -> Range<usize> {
-        let start = chunk as usize * CHUNK;
-        start..(start + CHUNK).min(self.target.len())
-    }
-
     /// How many records a rank publishes.
     fn records(&self, gives: bool) -> u64 {
         if gives { self.chunks } else { 1 }
@@ -79,67 +66,34 @@ impl Lockstep<'_> {
 
     /// Encodes the next chunk, or says that there is no data.
     fn encode(&mut self) -> Result<Record, Error> {
-        self.encoded.clear();
         let record = Record {
             exchange: self.exchange,
             step: self.step as u32,
+            chunk: self.chunk_at(self.published) as u32,
             flags: if self.hash.is_some() { HAS_HASH } else { 0 },
             hash: self.hash.unwrap_or(0),
             ..Record::new(RecordKind::Step)
         };
-        let (chunk, is_last) = (
-            self.chunk_at(self.published),
-            self.published + 1 == self.chunks,
-        );
-        let range = self.range(chunk);
-        let Some(update) = &mut self.update else {
+        let Some(update) = self.update else {
             return Ok(Record {
                 flags: record.flags | IS_LAST,
-                chunk: chunk as u32,
                 ..record
             });
         };
         let start = Instant::now();
-        let length = range.len();
-        let budget = update.left.map(|left| Budget {
-            max_hits: usize::try_from(left).unwrap_or(usize::MAX),
-            start: ((self.step as u32).wrapping_mul(0x9E37_79B1) as usize) % length,
-        });
-        let options = ChunkOptions { clip: None, budget };
-        let values = &update.values[range.clone()];
-        let encoded = self.path.encode(
-            &mut self.residual[range],
-            values,
-            update.unit,
-            &options,
-            self.encoded,
-        );
-        let encoded = encoded.map_err(codec_error)?;
-        if let Some(left) = &mut update.left {
-            *left = left.saturating_sub(u64::from(encoded.hits));
-        }
-        let report = &mut self.report;
-        report.threshold = update.unit.t();
-        report.unit = update.unit.v();
-        report.hits += u64::from(encoded.hits);
-        report.dropped += u64::from(encoded.dropped);
-        report.residual_max = report.residual_max.max(encoded.residual_max);
-        report.residual_l1 += encoded.residual_l1;
-        match encoded.format {
-            Format::Sparse => report.sparse_chunks += 1,
-            Format::Bitmap => report.bitmap_chunks += 1,
-            Format::DenseF32 | Format::DenseBf16 => {}
-        }
-        report.encode_ns += nanoseconds(start);
-        let (t, v) = update.unit.halves();
+        let visit = self.published as usize;
+        let message = self.encoder.encode(visit, update).map_err(codec_error)?;
+        self.report.encode_ns += nanoseconds(start);
+        let is_last = self.published + 1 == self.chunks;
+        let (t, v) = message.unit.map_or((0, 0), Unit::halves);
+        let dropped = self.encoder.stats().dropped;
         Ok(Record {
             flags: record.flags | HAS_DATA | if is_last { IS_LAST } else { 0 },
-            format: encoded.format as u8,
+            format: message.format as u8,
             t,
             v,
-            chunk: chunk as u32,
-            hits: encoded.hits,
-            dropped: u32::try_from(report.dropped).unwrap_or(u32::MAX),
+            hits: message.hits,
+            dropped: u32::try_from(dropped).unwrap_or(u32::MAX),
             ..record
         })
     }
@@ -238,10 +192,14 @@ impl Lists for Lockstep<'_> {
             Some(record) => record,
             None => self.encode()?,
         };
-        let fits = self.port.publish(record, self.encoded)?;
+        let payload = match self.update {
+            Some(_) => self.encoder.payload(),
+            None => &[],
+        };
+        let fits = self.port.publish(record, payload)?;
         if fits {
             self.published += 1;
-            self.report.bytes += (size_of::<Record>() + self.encoded.len()) as u64;
+            self.report.bytes += (size_of::<Record>() + payload.len()) as u64;
         }
         self.pending = if fits { None } else { Some(record) };
         Ok(fits)
@@ -256,7 +214,7 @@ impl Lists for Lockstep<'_> {
         };
         let (rank, wait) = (self.rank, self.port.wait);
         let (visit, chunk) = (self.chunk, self.chunk_at(self.chunk));
-        let range = self.range(chunk);
+        let Chunk { elements, coding } = &self.layout[chunk as usize];
         let (gives, is_first) = (
             heads.gives[rank],
             heads.gives.iter().position(|gives| *gives) == Some(rank),
@@ -295,14 +253,9 @@ impl Lists for Lockstep<'_> {
             self.move_on();
             return Ok(true);
         }
-        let format = Format::try_from(record.format).map_err(|_| {
-            wait.protocol(rank, || {
-                format!("format {}, expected 1 or 2", record.format)
-            })
-        })?;
-        let unit = Unit::from_halves(record.t, record.v)
-            .map_err(|error| wait.protocol(rank, || error.to_string()))?;
-        let length = payload_len(format, range.len(), record.hits as usize);
+        let (format, unit) =
+            scaled(&record, *coding).map_err(|what| wait.protocol(rank, || what))?;
+        let length = payload_len(format, elements.len(), record.hits as usize);
         if length != Some(taken.payload_len()) {
             let found = taken.payload_len();
             return Err(wait.protocol(rank, || {
@@ -310,17 +263,17 @@ impl Lists for Lockstep<'_> {
             }));
         }
         let x = match self.reduction {
-            Reduction::Mean => canon(unit.v() * heads.inverse),
-            Reduction::Sum => unit.v(),
+            Reduction::Mean => canon(unit * heads.inverse),
+            Reduction::Sum => unit,
         };
-        let target = &mut self.target[range.clone()];
+        let target = &mut self.target[elements.clone()];
         if is_first && self.apply == Apply::Add {
             target.fill(0.0);
         }
         let message = Message {
             format,
             hits: record.hits,
-            elements: range.len(),
+            elements: elements.len(),
             payload: taken.take(),
         };
         let applied = self.path.apply(&message, x, self.apply, target);
@@ -335,5 +288,25 @@ impl Lists for Lockstep<'_> {
 impl Blocked for Lockstep<'_> {
     fn blocked_by(&self) -> Option<usize> {
         Some(self.rank)
+    }
+}
+
+/// The format of a chunk's record, and what a unit of it counts: 1 where it is dense. Or what is wrong with it.
+fn scaled(record: &Record, coding: ChunkCoding) -> Result<(Format, f32), String> {
+    let format = Format::try_from(record.format).map_err(|error| error.to_string())?;
+    match coding {
+        ChunkCoding::Threshold(_) if format.dense().is_none() => {
+            let unit = Unit::from_halves(record.t, record.v).map_err(|error| error.to_string())?;
+            Ok((format, unit.v()))
+        }
+        ChunkCoding::Dense(number) if format == number.format() => match (record.t, record.v) {
+            (0, 0) => Ok((format, 1.0)),
+            (t, v) => Err(format!(
+                "threshold {t} and unit {v} of a dense chunk, expected 0"
+            )),
+        },
+        coding => Err(format!(
+            "a {format} record of a chunk that is encoded as {coding:?}"
+        )),
     }
 }

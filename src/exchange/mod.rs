@@ -9,14 +9,15 @@ pub use config::{Builder, Reduction};
 pub use hash::parameter_hash;
 pub use report::Report;
 
-use crate::codec::policy::{LastStep, PolicyInput, ThresholdPolicy};
-use crate::codec::{Apply, CHUNK, EncodeError, Path, Residual, Unit};
+use crate::codec::{
+    Apply, EncodeError, Encoder, Path, ScopeState, ScopeStateError, Update, Values,
+};
 use crate::replica::Cause;
 use crate::replica::port::{Port, run};
 use crate::replica::shared::Shared;
 use crate::replica::wait::Wait;
 use crate::replica::{Error, Kind, Operation, broadcast, gather};
-use lockstep::{Lockstep, Update};
+use lockstep::Lockstep;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -46,17 +47,12 @@ pub struct Exchange {
     index: u16,
     name: String,
     reduction: Reduction,
-    policy: Box<dyn ThresholdPolicy>,
     check_every: u64,
-    path: Path,
-    residual: Residual,
+    encoder: Encoder,
     /// How many steps have been made.
     step: u64,
-    last: Option<LastStep>,
     /// The hash after the last checked step, until it has been compared.
     hash: Option<u64>,
-    magnitudes: Vec<f32>,
-    encoded: Vec<u8>,
 }
 
 /// What a step does with the reduced sum.
@@ -80,7 +76,22 @@ impl Exchange {
 
     /// The codec's code path.
     pub fn path(&self) -> Path {
-        self.path
+        self.encoder.path()
+    }
+
+    /// This replica's encoder: what each threshold did, the places of the hits, percentiles of the residual, what the
+    /// policies remember.
+    pub fn encoder(&self) -> &Encoder {
+        &self.encoder
+    }
+
+    /// Lets the policies go on from states that [`Encoder::scope_states`] or [`Encoder::merge_scopes`] gave. Local; the
+    /// states may differ between replicas.
+    ///
+    /// # Errors
+    /// [`ScopeStateError`]; nothing has changed then.
+    pub fn restore_scopes(&mut self, states: &[ScopeState]) -> Result<(), ScopeStateError> {
+        self.encoder.restore_scopes(states)
     }
 
     /// How many steps have been made.
@@ -90,7 +101,7 @@ impl Exchange {
 
     /// What this replica has not sent yet, by element.
     pub fn residual(&self) -> &[f32] {
-        &self.residual
+        self.encoder.residual()
     }
 
     /// Gives every replica the parameters of rank 0. Blocking.
@@ -105,12 +116,14 @@ impl Exchange {
     /// One step: gives this replica's update, or none where its data has run out, and subtracts the reduced sum of what
     /// all replicas sent from the parameters. Blocking.
     ///
+    /// The update is a vector, array or slice of f32, f16 or bf16 ([`Update`]).
+    ///
     /// # Errors
     /// [`Error::Length`] (local: nothing happened); [`Error::NonFinite`] (agreed: the step happened without those
     /// elements); what ended the run: then parameters and residual are partly updated and must not be used.
     pub fn step(
         &mut self,
-        update: Option<&[f32]>,
+        update: Option<&dyn Update>,
         parameters: &mut [f32],
     ) -> Result<Report, Error> {
         let target = Target {
@@ -119,7 +132,7 @@ impl Exchange {
             what: "parameters",
             apply: Apply::Subtract,
         };
-        self.exchange(update, target)
+        self.exchange(update.map(Update::values), target)
     }
 
     /// As [`step`](Self::step), but hands over the reduced sum in `sum` instead of applying it. If no replica gave data,
@@ -128,14 +141,18 @@ impl Exchange {
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    pub fn all_reduce(&mut self, update: Option<&[f32]>, sum: &mut [f32]) -> Result<Report, Error> {
+    pub fn all_reduce(
+        &mut self,
+        update: Option<&dyn Update>,
+        sum: &mut [f32],
+    ) -> Result<Report, Error> {
         let target = Target {
             kind: Kind::StepSum,
             vector: sum,
             what: "the sum",
             apply: Apply::Add,
         };
-        self.exchange(update, target)
+        self.exchange(update.map(Update::values), target)
     }
 
     /// Compares the hashes of all replicas' parameters. Blocking.
@@ -164,7 +181,7 @@ impl Exchange {
     }
 
     fn check_length(&self, what: &'static str, found: usize) -> Result<(), Error> {
-        let expected = self.residual.len();
+        let expected = self.encoder.elements();
         if found == expected {
             Ok(())
         } else {
@@ -176,36 +193,37 @@ impl Exchange {
         }
     }
 
-    fn exchange(&mut self, update: Option<&[f32]>, target: Target<'_>) -> Result<Report, Error> {
+    fn exchange(
+        &mut self,
+        update: Option<Values<'_>>,
+        target: Target<'_>,
+    ) -> Result<Report, Error> {
         self.check_length(target.what, target.vector.len())?;
+        let start = Instant::now();
+        let length = self.encoder.elements();
         if let Some(update) = update {
             self.check_length("the update", update.len())?;
+            self.encoder.begin(self.step, update).map_err(codec_error)?;
         }
-        let start = Instant::now();
-        let length = self.residual.len();
-        let chosen = update.map(|update| self.choose(update)).transpose()?;
-        let chosen_ns = nanoseconds(start);
+        let begun_ns = nanoseconds(start);
 
         let shared = Arc::clone(&self.shared);
         let engine = &mut *shared.engine();
         let operation = Operation::new(target.kind, self.index, length as u64, 0);
         let wait = shared.enter(engine, operation)?;
-        let update = update.zip(chosen).map(|(update, (unit, limit))| Update {
-            values: update,
-            unit,
-            left: limit,
-        });
+        let layout = self.encoder.layout();
+        let chunks = layout.len() as u64;
         let mut lockstep = Lockstep {
             exchange: self.index,
             reduction: self.reduction,
-            path: self.path,
+            path: self.encoder.path(),
             step: self.step,
             hash: self.hash,
-            first: self.step % length.div_ceil(CHUNK) as u64,
-            chunks: length.div_ceil(CHUNK) as u64,
+            first: self.step % chunks,
+            chunks,
             update,
-            residual: &mut self.residual,
-            encoded: &mut self.encoded,
+            encoder: &mut self.encoder,
+            layout: &layout,
             pending: None,
             published: 0,
             target: &mut *target.vector,
@@ -233,17 +251,11 @@ impl Exchange {
         engine.agreed |= heads.map_or(0, |heads| heads.agreed);
         self.hash = None;
 
+        if update.is_some() {
+            self.encoder.end();
+            report.note(&self.encoder);
+        }
         if report.contributors > 0 {
-            if let Some((unit, _)) = chosen {
-                report.density = report.hits as f64 / length as f64;
-                report.l1_sent = report.hits as f64 * f64::from(unit.v());
-                self.last = Some(LastStep {
-                    unit,
-                    hits: report.hits,
-                    density: report.density,
-                    mean: None,
-                });
-            }
             if target.kind == Kind::Step
                 && (self.step == 0 || (self.step + 1).is_multiple_of(self.check_every))
             {
@@ -251,7 +263,7 @@ impl Exchange {
             }
             self.step += 1;
         }
-        report.encode_ns += chosen_ns;
+        report.encode_ns += begun_ns;
         report.wait_ns = nanoseconds(start).saturating_sub(report.encode_ns + report.decode_ns);
 
         let total: u64 = dropped.iter().sum();
@@ -263,42 +275,14 @@ impl Exchange {
             }),
         }
     }
-
-    /// Threshold, unit and limit of this replica's message.
-    fn choose(&mut self, update: &[f32]) -> Result<(Unit, Option<u64>), Error> {
-        let elements = update.len();
-        let wanted = self.policy.sample_size(elements, self.step);
-        self.magnitudes.clear();
-        if wanted > 0 {
-            self.path
-                .magnitudes(
-                    &self.residual,
-                    update,
-                    wanted,
-                    self.step,
-                    &mut self.magnitudes,
-                )
-                .map_err(codec_error)?;
-        }
-        let unit = self.policy.unit(&PolicyInput {
-            step: self.step,
-            elements,
-            sample: &self.magnitudes,
-            last: self.last,
-        });
-        let limit = self.policy.limit(elements, self.step);
-        Ok((unit, limit.map(|limit| limit as u64)))
-    }
 }
 
 impl std::fmt::Debug for Exchange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Exchange")
             .field("name", &self.name)
-            .field("length", &self.residual.len())
             .field("reduction", &self.reduction)
-            .field("policy", &self.policy)
-            .field("path", &self.path)
+            .field("encoder", &self.encoder)
             .field("step", &self.step)
             .finish_non_exhaustive()
     }

@@ -1,5 +1,6 @@
 //! What a step tells its trainer.
 
+use crate::codec::{Encoder, Unit};
 /// One step of one replica, in numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -9,11 +10,12 @@ pub struct Report {
     /// How many replicas gave data. 0: nobody did, the epoch has ended everywhere, nothing was changed, and the step
     /// does not count.
     pub contributors: usize,
-    /// Threshold of this replica's message; 0 without data.
+    /// Threshold of this replica's message; 0 without data. Where ranges have thresholds of their own this is the first;
+    /// [`Encoder::scopes`] tells all.
     pub threshold: f32,
     /// Unit that a hit of this replica sends; 0 without data.
     pub unit: f32,
-    /// Elements that this replica sent.
+    /// Elements that this replica sent as hits.
     pub hits: u64,
     /// Hits per element of the exchange.
     pub density: f64,
@@ -23,12 +25,16 @@ pub struct Report {
     pub sparse_chunks: u64,
     /// Its chunks in the bitmap format.
     pub bitmap_chunks: u64,
-    /// Sum of the absolute values that it sent.
+    /// Its chunks that are sent dense.
+    pub dense_chunks: u64,
+    /// Sum of the absolute values that it sent; of dense chunks from a sample.
     pub l1_sent: f64,
     /// Largest absolute value seen in the residual afterwards; from a sample of each chunk.
     pub residual_max: f32,
     /// Sum of the absolute values of the residual afterwards; estimated from the same sample.
     pub residual_l1: f64,
+    /// Sum of the absolute values that a post-processor took away from the residual.
+    pub clipped: f64,
     /// Elements of this replica's update that were not finite, and were left out.
     pub dropped: u64,
     /// Parameters that are not finite; they are left as they are.
@@ -42,6 +48,24 @@ pub struct Report {
 }
 
 impl Report {
+    /// Takes over what the encoder says of the step that ended.
+    pub(super) fn note(&mut self, encoder: &Encoder) {
+        let stats = encoder.stats();
+        let unit = encoder.scopes().next().and_then(|scope| scope.unit);
+        self.threshold = unit.map_or(0.0, Unit::t);
+        self.unit = unit.map_or(0.0, Unit::v);
+        self.hits = stats.hits;
+        self.density = stats.hits as f64 / encoder.elements() as f64;
+        self.sparse_chunks = stats.sparse_chunks;
+        self.bitmap_chunks = stats.bitmap_chunks;
+        self.dense_chunks = stats.dense_chunks;
+        self.l1_sent = stats.l1_sent;
+        self.residual_max = stats.residual_max;
+        self.residual_l1 = stats.residual_l1;
+        self.clipped = stats.clipped;
+        self.dropped = stats.dropped;
+    }
+
     /// Whether no replica gave data: the same on all replicas after the same step.
     pub fn epoch_ended(&self) -> bool {
         self.contributors == 0

@@ -1,38 +1,31 @@
 //! Always the same threshold.
 
+use super::settings::{Magnitude, Settings, common_settings, given_threshold};
 use super::{PolicyError, PolicyInput, ThresholdPolicy};
-use crate::codec::{Unit, cut8};
+use crate::codec::Unit;
 
-/// Always the same threshold, which is also the unit. For those who know their update's scale; see
-/// [`Quantile`](super::Quantile) for those who do not.
+/// Always the same threshold (Strom 2015; Deeplearning4j's `FixedThresholdAlgorithm`), and as each hit's value unless
+/// told otherwise. For those who know their update's scale; see [`Quantile`](super::Quantile) for those who do not.
+///
+/// It has no memory: its [`PolicyState`](super::PolicyState) has no numbers.
 #[derive(Clone, Debug)]
 pub struct Fixed {
-    unit: Unit,
-    limit: Option<usize>,
+    threshold: f32,
+    settings: Settings,
 }
 
+common_settings!(Fixed, settings);
+
 impl Fixed {
-    /// `threshold`, cut to 8 significant bits, without a limit.
+    /// `threshold`, cut to 8 significant bits, with [`Magnitude::Threshold`] and without a limit.
     ///
     /// # Errors
     /// [`PolicyError::Threshold`] unless it is from 2^-100 to 2^98.
     pub fn new(threshold: f32) -> Result<Fixed, PolicyError> {
-        let refused = PolicyError::Threshold { found: threshold };
-        let t = cut8(threshold);
-        if t > Unit::MOST {
-            return Err(refused);
-        }
-        let unit = Unit::new(t, t).map_err(|_| refused)?;
-        Ok(Fixed { unit, limit: None })
-    }
-
-    /// At most `hits` a step.
-    #[must_use]
-    pub fn with_limit(self, hits: usize) -> Fixed {
-        Fixed {
-            limit: Some(hits),
-            ..self
-        }
+        Ok(Fixed {
+            threshold: given_threshold(threshold)?,
+            settings: Settings::new(Magnitude::Threshold),
+        })
     }
 }
 
@@ -45,18 +38,21 @@ impl ThresholdPolicy for Fixed {
         0
     }
 
-    fn unit(&mut self, _input: &PolicyInput<'_>) -> Unit {
-        self.unit
+    fn unit(&mut self, input: &PolicyInput<'_>) -> Unit {
+        let mean = || input.last.and_then(|last| last.mean);
+        self.settings.unit(self.threshold, mean)
     }
 
     fn limit(&self, _elements: usize, _step: u64) -> Option<usize> {
-        self.limit
+        self.settings.limit(None)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::cut8;
+    use crate::codec::policy::LastStep;
 
     #[test]
     fn a_fixed_threshold_is_cut_once_and_stays() {
@@ -70,12 +66,24 @@ mod tests {
         let unit = fixed.unit(&input);
         assert_eq!((unit.t(), unit.v()), (cut8(1e-3), cut8(1e-3)));
         assert_eq!(fixed.limit(10, 0), Some(7));
-        for found in [0.0, -1.0, f32::INFINITY, 1e38, 1e-38] {
-            assert_eq!(
-                Fixed::new(found).err(),
-                Some(PolicyError::Threshold { found })
-            );
-        }
-        assert!(Fixed::new(f32::NAN).is_err());
+        assert_eq!(fixed.clone().without_limit().limit(10, 0), None);
+        assert_eq!(
+            Fixed::new(0.0).err(),
+            Some(PolicyError::Threshold { found: 0.0 })
+        );
+
+        let mut mean = fixed.with_magnitude(Magnitude::Mean);
+        assert_eq!(mean.unit(&input), unit);
+        let last = LastStep {
+            unit,
+            hits: 2,
+            density: 0.2,
+            mean: Some(1.5e-3),
+        };
+        let next = mean.unit(&PolicyInput {
+            last: Some(last),
+            ..input
+        });
+        assert_eq!((next.t(), next.v()), (cut8(1e-3), cut8(1.5e-3)));
     }
 }

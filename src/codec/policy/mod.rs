@@ -4,18 +4,34 @@
 //! |---|---|---|
 //! | [`Quantile`] (default) | such that a given density of this same step's elements are hits | DGC's sampling (Lin 2018), with the sample taken before the step and selected exactly |
 //! | [`Fixed`] | always the same | Strom 2015; Deeplearning4j's `FixedThresholdAlgorithm` |
+//! | [`Adaptive`] | a small factor up or down after a step whose density left a band | Deeplearning4j's `AdaptiveThresholdAlgorithm` |
+//! | [`TargetDensity`] | a small factor up or down after every step, towards a density | Deeplearning4j's `TargetSparsityThresholdAlgorithm` |
+//! | your own | what you like | [`ThresholdPolicy`] |
+//!
+//! What a hit sends ([`Magnitude`]) and a limit on the hits of a step can be set on each of them.
 //!
 //! Policies may differ between replicas: threshold and unit travel in each record.
 
+mod adaptive;
+mod counting;
+mod feedback;
 mod fixed;
 mod quantile;
+mod selection;
+mod settings;
 mod state;
+mod target_density;
 
+pub use adaptive::Adaptive;
+pub use counting::Counting;
 pub use fixed::Fixed;
-pub use quantile::{Magnitude, Quantile};
+pub use quantile::Quantile;
+pub use settings::Magnitude;
 pub use state::{PolicyState, PolicyStateError};
+pub use target_density::TargetDensity;
 
 use super::Unit;
+use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use thiserror::Error;
 
@@ -34,7 +50,7 @@ pub struct PolicyInput<'a> {
 }
 
 /// What came of a step.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LastStep {
     /// What it used.
     pub unit: Unit,
@@ -47,6 +63,35 @@ pub struct LastStep {
 }
 
 /// Chooses threshold and unit, step by step.
+///
+/// A policy of your own is one `impl`:
+///
+/// ```
+/// use gradring::codec::policy::{PolicyInput, ThresholdPolicy};
+/// use gradring::codec::Unit;
+///
+/// /// What lies above three times the root mean square of a sample is sent, but at most a tenth of all elements.
+/// #[derive(Debug)]
+/// struct Outliers;
+///
+/// impl ThresholdPolicy for Outliers {
+///     fn kind(&self) -> &'static str { "Outliers" }
+///     fn sample_size(&self, elements: usize, _step: u64) -> usize { elements.min(10_000) }
+///     fn unit(&mut self, input: &PolicyInput<'_>) -> Unit {
+///         let squares: f32 = input.sample.iter().map(|s| s * s).sum();
+///         let t = 3.0 * (squares / input.sample.len().max(1) as f32).sqrt();
+///         Unit::nearest(t, 1.5 * t)
+///     }
+///     fn limit(&self, elements: usize, _step: u64) -> Option<usize> { Some(elements / 10) }
+/// }
+///
+/// let mut policy = Outliers;
+/// let input = PolicyInput { step: 0, elements: 4, sample: &[1.0, 1.0, 1.0, 1.0], last: None };
+/// assert_eq!(policy.unit(&input).t(), 3.0);
+/// ```
+///
+/// One that remembers something from step to step says what in [`state`](Self::state), [`restore`](Self::restore) and
+/// [`merge`](Self::merge) too.
 pub trait ThresholdPolicy: Send + Debug {
     /// The policy's name. Replicas of one exchange must agree on it.
     fn kind(&self) -> &'static str;
@@ -94,10 +139,50 @@ pub enum PolicyError {
         /// The threshold.
         found: f32,
     },
+    /// A first threshold out of range.
+    #[error("a first threshold of {found:e}; it must be from 2^-100 to 2^98")]
+    Initial {
+        /// The threshold.
+        found: f64,
+    },
+    /// A floor above a ceiling.
+    #[error("thresholds from {floor:e} to {ceiling:e}; the floor must be at most the ceiling")]
+    Bounds {
+        /// The least threshold.
+        floor: f32,
+        /// The largest threshold.
+        ceiling: f32,
+    },
+    /// A factor out of range.
+    #[error("a factor of {found}; it must be at least 0.5 and below 1")]
+    Decay {
+        /// The factor.
+        found: f64,
+    },
     /// A density out of range.
     #[error("a density of {found}; it must be above 0 and at most 1")]
     Density {
         /// The density.
         found: f64,
+    },
+    /// A target out of range.
+    #[error("a target density of {found}; it must be above 0 and below 1")]
+    Target {
+        /// The density.
+        found: f64,
+    },
+    /// Densities that are no band.
+    #[error("densities from {least} to {most}; they must be above 0, at most 1 and in order")]
+    Band {
+        /// The least density.
+        least: f64,
+        /// The largest density.
+        most: f64,
+    },
+    /// A warm-up that would not fall.
+    #[error("a warm-up from 0.25 to a density of {density}; it must be below 0.25")]
+    WarmUp {
+        /// The density.
+        density: f64,
     },
 }

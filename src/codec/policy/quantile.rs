@@ -1,47 +1,42 @@
 //! The threshold that makes a given density of this same step's elements hits.
 
+use super::selection::{Selection, sample_size, wanted};
+use super::settings::{Magnitude, Settings, common_settings, given_threshold};
 use super::{PolicyError, PolicyInput, ThresholdPolicy};
-use crate::codec::{Unit, cut8};
+use crate::codec::Unit;
 
-/// Expected hits in the sample: the density's error is about one in the square root of these, 6 %.
-const SAMPLE_HITS: usize = 250;
-/// No vector is asked for fewer hits than this.
-const LEAST_HITS: usize = 32;
-
-/// What a hit sends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Magnitude {
-    /// The mean |s| of the hits, at most two thresholds (sparse ternary compression, Sattler 2019): the same bytes move
-    /// the parameters further.
-    #[default]
-    Mean,
-    /// The threshold.
-    Threshold,
-}
+/// The density that a warm-up begins with, as Deep Gradient Compression's does (Lin 2018).
+const WARM_UP_FROM: f64 = 0.25;
 
 /// The threshold that makes a given density of this same step's elements hits, from a sample of them.
 ///
 /// With `H = min(n, max(32, round(density n)))` hits wanted of `n` elements, the sample has at least 250 expected hits,
 /// or all elements, and the threshold is the sample's k-th largest, `k = round(H m / n)`, at least 1. So the density
-/// is right from the first step on, whatever the scale. The limit is `2 H`: where many elements are equal, as in an
-/// adaptive optimizer's first steps, a threshold alone would let all of them through.
+/// is right from the first step on, whatever the scale. The limit is `2 H` unless told otherwise: where many elements
+/// are equal, as in an adaptive optimizer's first steps, a threshold alone would let all of them through.
+///
+/// It has no memory: its [`PolicyState`](super::PolicyState) has no numbers.
 #[derive(Clone, Debug)]
 pub struct Quantile {
     density: f64,
-    magnitude: Magnitude,
-    /// The sample's larger elements, and their bits; kept for their memory.
-    larger: Vec<f32>,
-    ordered: Vec<u32>,
+    /// Steps of the warm-up.
+    warm_up: u64,
+    floor: f32,
+    settings: Settings,
+    selection: Selection,
 }
 
+common_settings!(Quantile, settings);
+
 impl Default for Quantile {
-    /// Density 1e-2.
+    /// Density 1e-2, [`Magnitude::Mean`].
     fn default() -> Quantile {
         Quantile {
             density: 1e-2,
-            magnitude: Magnitude::default(),
-            larger: Vec::new(),
-            ordered: Vec::new(),
+            warm_up: 0,
+            floor: Unit::LEAST,
+            settings: Settings::new(Magnitude::Mean),
+            selection: Selection::default(),
         }
     }
 }
@@ -62,90 +57,45 @@ impl Quantile {
         }
     }
 
-    /// With this magnitude.
-    #[must_use]
-    pub fn with_magnitude(self, magnitude: Magnitude) -> Quantile {
-        Quantile { magnitude, ..self }
-    }
-
-    /// Hits wanted of `elements`.
-    fn wanted(&self, elements: usize) -> usize {
-        let hits = (self.density * elements as f64).round() as usize;
-        hits.max(LEAST_HITS).min(elements)
-    }
-
-    /// The k-th largest of the sample. Afterwards `larger` holds all elements that are at least that, or that cut to 8
-    /// significant bits, and perhaps more, in index order.
+    /// With densities that fall from 0.25 to the one asked for over the first `steps` steps, by the same factor each
+    /// step. Helps where few steps are made, or the density is below 1e-2 (Lin 2018).
     ///
-    /// `last` is the step's before, and only a guess: elements of about its size are looked at first, usually a few
-    /// hundred instead of a quarter of a million. If there are not k of them, more are.
-    fn kth_largest(&mut self, sample: &[f32], k: usize, last: Option<f32>) -> f32 {
-        let guesses = last
-            .into_iter()
-            .flat_map(|t| [0.75 * t, 0.25 * t])
-            .map(cut8);
-        for floor in guesses.chain([0.0]) {
-            collect_from(sample, floor, &mut self.larger);
-            if self.larger.len() >= k {
-                break;
-            }
+    /// # Errors
+    /// [`PolicyError::WarmUp`] unless the density is below 0.25.
+    pub fn with_warm_up(self, steps: u64) -> Result<Quantile, PolicyError> {
+        if self.density < WARM_UP_FROM {
+            Ok(Quantile {
+                warm_up: steps,
+                ..self
+            })
+        } else {
+            Err(PolicyError::WarmUp {
+                density: self.density,
+            })
         }
-        self.ordered.clear();
-        self.ordered
-            .extend(self.larger.iter().map(|x| x.abs().to_bits()));
-        // All are at least +0, so bits and numbers have the same order.
-        if self.ordered.is_empty() {
-            return 0.0;
-        }
-        let at = self.ordered.len().saturating_sub(k);
-        let (_, &mut bits, _) = self.ordered.select_nth_unstable(at);
-        f32::from_bits(bits)
     }
-}
 
-/// The threshold of 8 significant bits next to `kth`, the k-th largest of a sample, with which the number of hits in the
-/// sample is nearest to k; of two equally near, and where
-/// the upper one has no hits, the lower one. `larger`: all elements of the sample that are at least `kth`
-/// cut to 8 significant bits, or more.
-///
-/// Error feedback leaves many elements just below the threshold of the step before. Always cutting down would let
-/// several per cent more of them through than asked for.
-fn nearest_threshold(larger: &[f32], k: usize, kth: f32) -> f32 {
-    let below = Unit::nearest_threshold(kth);
-    let above = Unit::nearest_threshold(f32::from_bits(below.to_bits() + 0x1_0000));
-    let hits = |t: f32| larger.iter().filter(|&&x| x >= t).count();
-    let (many, few) = (hits(below), hits(above));
-    if few > 0 && k.saturating_sub(few) < many.saturating_sub(k) {
-        above
-    } else {
-        below
+    /// With thresholds of at least `floor`, cut to 8 significant bits: while fewer elements than wanted are as large,
+    /// fewer are sent.
+    ///
+    /// # Errors
+    /// [`PolicyError::Threshold`] unless it is from 2^-100 to 2^98.
+    pub fn with_floor(self, floor: f32) -> Result<Quantile, PolicyError> {
+        Ok(Quantile {
+            floor: given_threshold(floor)?,
+            ..self
+        })
     }
-}
 
-/// Replaces `larger` by the elements of `sample` that are at least `floor`, in their order.
-fn collect_from(sample: &[f32], floor: f32, larger: &mut Vec<f32>) {
-    larger.clear();
-    for few in sample.chunks(32) {
-        // Most of the time none is, and this needs no branch for each.
-        if few.iter().fold(false, |any, &x| any | (x >= floor)) {
-            larger.extend(few.iter().filter(|&&x| x >= floor));
+    /// The density wanted of a step.
+    #[must_use]
+    pub fn density_at(&self, step: u64) -> f64 {
+        if step >= self.warm_up {
+            return self.density;
         }
-    }
-}
-
-/// The f64 mean, in index order, of the elements of at least `t`; `t` if there is none.
-fn mean_from(elements: &[f32], t: f32) -> f64 {
-    let (mut sum, mut count) = (0f64, 0u32);
-    for &x in elements {
-        if x >= t {
-            sum += f64::from(x);
-            count += 1;
-        }
-    }
-    if count == 0 {
-        f64::from(t)
-    } else {
-        sum / f64::from(count)
+        let done = step as f64 / self.warm_up as f64;
+        let density = WARM_UP_FROM.powf(1.0 - done) * self.density.powf(done);
+        density.max(self.density)
     }
 }
 
@@ -154,41 +104,37 @@ impl ThresholdPolicy for Quantile {
         "Quantile"
     }
 
-    fn sample_size(&self, elements: usize, _step: u64) -> usize {
-        let hits = self.wanted(elements);
-        if hits <= SAMPLE_HITS {
-            return elements;
-        }
-        let size = (SAMPLE_HITS as u128 * elements as u128).div_ceil(hits as u128);
-        size as usize
+    fn sample_size(&self, elements: usize, step: u64) -> usize {
+        sample_size(self.density_at(step), elements)
     }
 
     fn unit(&mut self, input: &PolicyInput<'_>) -> Unit {
-        let (elements, sample) = (input.elements, input.sample);
-        let share = self.wanted(elements) as f64 / elements.max(1) as f64;
-        let k = (share * sample.len() as f64).round() as usize;
-        if sample.is_empty() {
-            return Unit::nearest(Unit::LEAST, Unit::LEAST);
-        }
-        let k = k.clamp(1, sample.len());
-        let kth = self.kth_largest(sample, k, input.last.map(|last| last.unit.t()));
-        let t = nearest_threshold(&self.larger, k, kth);
-        match self.magnitude {
-            Magnitude::Threshold => Unit::nearest(t, t),
-            Magnitude::Mean => {
-                Unit::nearest(t, mean_from(&self.larger, t).min(2.0 * f64::from(t)) as f32)
-            }
-        }
+        let elements = input.elements;
+        // The density falls during the warm-up, so the samples grow up to this one.
+        self.selection
+            .reserve(elements, sample_size(self.density, elements));
+        let t = self
+            .selection
+            .threshold(
+                self.density_at(input.step),
+                elements,
+                input.sample,
+                input.last.map(|last| last.unit.t()),
+            )
+            .map_or(self.floor, |t| t.max(self.floor));
+        self.settings.unit(t, || self.selection.mean_from(t))
     }
 
-    fn limit(&self, elements: usize, _step: u64) -> Option<usize> {
-        Some(self.wanted(elements).saturating_mul(2))
+    fn limit(&self, elements: usize, step: u64) -> Option<usize> {
+        let wanted = wanted(self.density_at(step), elements);
+        self.settings.limit(Some(wanted.saturating_mul(2)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::cut8;
     use crate::codec::policy::LastStep;
 
     fn input(elements: usize, sample: &[f32]) -> PolicyInput<'_> {
@@ -317,14 +263,61 @@ mod tests {
     }
 
     #[test]
-    fn the_threshold_of_eight_bits_lies_on_the_side_whose_hits_are_nearer_to_those_wanted() {
-        // 8-bit neighbours 1.0 and 1.0078125; the third largest, 1.006, lies between them.
-        let crowded = [1.02, 1.01, 1.006, 1.004, 1.003, 1.001];
-        assert_eq!(nearest_threshold(&crowded, 3, 1.006), 1.007_812_5);
-        let sparse = [1.02, 1.01, 1.006, 0.5];
-        assert_eq!(nearest_threshold(&sparse, 3, 1.006), 1.0);
-        let all_just_below = [1.006, 1.004, 1.003, 1.001];
-        assert_eq!(nearest_threshold(&all_just_below, 1, 1.006), 1.0);
-        assert_eq!(nearest_threshold(&[0.0; 4], 2, 0.0), Unit::LEAST);
+    fn a_warm_up_falls_from_a_quarter_to_the_density_by_the_same_factor_each_step() {
+        let policy = Quantile::new(1e-3).unwrap().with_warm_up(10).unwrap();
+        assert_eq!(policy.density_at(0), 0.25);
+        let factor = (1e-3f64 / 0.25).powf(0.1);
+        for step in 0..10 {
+            let (now, next) = (policy.density_at(step), policy.density_at(step + 1));
+            assert!((next / now / factor - 1.0).abs() < 1e-12, "step {step}");
+        }
+        assert_eq!(policy.density_at(10), 1e-3);
+        assert_eq!(policy.density_at(u64::MAX), 1e-3);
+        // Sample and limit follow it.
+        let n = 1 << 20;
+        assert_eq!(policy.sample_size(n, 0), 1000);
+        assert_eq!(policy.limit(n, 0), Some(n / 2));
+        assert_eq!(policy.sample_size(n, 10), 249_899);
+        assert_eq!(policy.limit(n, 10), Some(2 * 1049));
+        // Rounding never takes it below the density asked for.
+        for steps in 1..200 {
+            let policy = Quantile::new(0.249_999).unwrap();
+            let policy = policy.with_warm_up(steps).unwrap();
+            assert!((0..steps).all(|step| policy.density_at(step) >= 0.249_999));
+        }
+        let none = Quantile::new(1e-3).unwrap().with_warm_up(0).unwrap();
+        assert_eq!(none.density_at(0), 1e-3);
+        for density in [0.25, 1.0] {
+            assert_eq!(
+                Quantile::new(density).unwrap().with_warm_up(5).err(),
+                Some(PolicyError::WarmUp { density })
+            );
+        }
+    }
+
+    #[test]
+    fn a_floor_is_kept_and_the_mean_is_of_what_lies_above_it() {
+        let sample = [5.0, 3.0, 0.5, 0.25, 0.125];
+        let mut policy = Quantile::new(1.0).unwrap().with_floor(2.5).unwrap();
+        let unit = policy.unit(&input(5, &sample));
+        assert_eq!((unit.t(), unit.v()), (2.5, 4.0));
+        let dead = policy.unit(&input(5, &[0.0; 5]));
+        assert_eq!((dead.t(), dead.v()), (2.5, 2.5));
+        let none = policy.unit(&input(0, &[]));
+        assert_eq!((none.t(), none.v()), (2.5, 2.5));
+        for found in [0.0, -1.0, f32::INFINITY, 1e38] {
+            assert_eq!(
+                Quantile::default().with_floor(found).err(),
+                Some(PolicyError::Threshold { found })
+            );
+        }
+        assert!(Quantile::default().with_floor(f32::NAN).is_err());
+    }
+
+    #[test]
+    fn the_limit_can_be_another_one_or_none() {
+        let policy = Quantile::default().with_limit(7);
+        assert_eq!(policy.limit(1 << 20, 0), Some(7));
+        assert_eq!(policy.without_limit().limit(1 << 20, 0), None);
     }
 }

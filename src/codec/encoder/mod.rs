@@ -1,0 +1,442 @@
+//! A whole vector's encoder: residual, thresholds, momentum memory, post-processor and threads of one replica.
+//!
+//! A step is [`Encoder::begin`], which chooses the thresholds, [`Encoder::encode`] for each chunk in visiting order, and
+//! [`Encoder::end`]. Chunks are visited from number `step mod chunks` on, so that a limit starves none of them.
+
+mod builder;
+mod scope;
+mod slot;
+
+pub use builder::{EncoderBuilder, EncoderError, MOST_THREADS};
+pub use scope::{ScopeState, ScopeStateError};
+
+use super::cpu::Path;
+use super::encode::{Budget, ChunkOptions, EncodeError};
+use super::memory::Velocity;
+use super::policy::PolicyState;
+use super::pool::Pool;
+use super::post::{self, PostInput, PostProcessor};
+use super::ranges::{Chunk, ChunkCoding};
+use super::residual::Residual;
+use super::stats::{ResidualPercentiles, ScopeStats, StepStats};
+use super::{Format, Unit, Values, dense};
+use scope::Scope;
+use slot::{Disjoint, Slot};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// One chunk's message; its payload is [`Encoder::payload`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    /// Where in the vector the chunk lies.
+    pub elements: Range<usize>,
+    /// How the payload is laid out.
+    pub format: Format,
+    /// Threshold and unit of the hits; `None` of a dense chunk.
+    pub unit: Option<Unit>,
+    /// The hits sent.
+    pub hits: u32,
+}
+
+/// Encodes one replica's updates of a whole vector.
+///
+/// ```
+/// use gradring::codec::policy::Fixed;
+/// use gradring::codec::{Apply, Dense, Encoder, NamedRange, Path, Record};
+///
+/// let mut encoder = Encoder::builder(4)
+///     .ranges([NamedRange::compressed("weights", 3), NamedRange::dense("bias", 1, Dense::F32)])
+///     .policy(Fixed::new(0.25)?)
+///     .build()?;
+/// let update = [0.5, -0.25, 0.125, 0.0625];
+/// let mut parameters = [1.0; 4];
+/// encoder.begin(0, (&update).into())?;
+/// for visit in 0..encoder.chunks() {
+///     let message = encoder.encode(visit, (&update).into())?;
+///     let record = Record {
+///         format: message.format,
+///         hits: message.hits,
+///         elements: message.elements.len(),
+///         payload: encoder.payload(),
+///     };
+///     let unit = message.unit.map_or(1.0, |unit| unit.v());
+///     Path::best().apply(&record, unit, Apply::Subtract, &mut parameters[message.elements])?;
+/// }
+/// encoder.end();
+/// assert_eq!(parameters, [0.75, 1.25, 1.0, 0.9375]);
+/// assert_eq!(encoder.residual(), [0.25, 0.0, 0.125, 0.0]);
+/// assert_eq!(encoder.stats().hits, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Encoder {
+    path: Path,
+    residual: Residual,
+    chunks: Arc<[Chunk]>,
+    scopes: Vec<Scope>,
+    post: Option<Arc<dyn PostProcessor>>,
+    memory: Option<Velocity>,
+    pool: Option<Pool>,
+    /// One a thread.
+    slots: Vec<Slot>,
+    /// The visits whose chunks the slots hold.
+    batch: Range<usize>,
+    /// The slot that was finished last.
+    current: usize,
+    step: u64,
+    magnitudes: Vec<f32>,
+    hits: Option<Vec<usize>>,
+    /// Of each scope, and the room that making them takes.
+    percentiles: Option<(Vec<ResidualPercentiles>, Vec<f32>)>,
+    stats: StepStats,
+}
+
+impl Encoder {
+    /// An encoder of vectors of `elements`.
+    #[must_use]
+    pub fn builder(elements: usize) -> EncoderBuilder {
+        EncoderBuilder::new(elements)
+    }
+
+    /// Elements of the vector.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.residual.len()
+    }
+
+    /// Chunks of the vector.
+    #[must_use]
+    pub fn chunks(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// Where all chunks lie, and how they are encoded.
+    pub(crate) fn layout(&self) -> Arc<[Chunk]> {
+        Arc::clone(&self.chunks)
+    }
+
+    /// The instruction set.
+    #[must_use]
+    pub fn path(&self) -> Path {
+        self.path
+    }
+
+    /// What has not been sent yet, by element.
+    #[must_use]
+    pub fn residual(&self) -> &[f32] {
+        &self.residual
+    }
+
+    /// Begins step number `step` (from 0): takes the update into the momentum memory, if there is one, and chooses the
+    /// thresholds.
+    ///
+    /// # Errors
+    /// [`EncodeError::Lengths`] when the update has another length than the vector; nothing has changed then.
+    pub fn begin(&mut self, step: u64, update: Values<'_>) -> Result<(), EncodeError> {
+        self.check(update)?;
+        self.step = step;
+        self.batch = 0..0;
+        self.stats = StepStats::default();
+        if let Some(hits) = &mut self.hits {
+            hits.clear();
+        }
+        let update = match &mut self.memory {
+            Some(memory) => {
+                self.stats.dropped = memory.accumulate(update);
+                memory.values()
+            }
+            None => update,
+        };
+        for scope in &mut self.scopes {
+            scope.choose(
+                self.path,
+                &self.residual,
+                update,
+                step,
+                &mut self.magnitudes,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, update: Values<'_>) -> Result<(), EncodeError> {
+        let (expected, found) = (self.elements(), update.len());
+        if found == expected {
+            Ok(())
+        } else {
+            Err(EncodeError::Lengths { expected, found })
+        }
+    }
+
+    /// Encodes the chunk that is visited as number `visit` in the step that has begun. Each must be visited once, in
+    /// order, with the same update.
+    ///
+    /// # Errors
+    /// [`EncodeError::Lengths`] when the update has another length than the vector; [`EncodeError::Visit`] past the last
+    /// chunk.
+    pub fn encode(&mut self, visit: usize, update: Values<'_>) -> Result<Message, EncodeError> {
+        self.check(update)?;
+        if visit >= self.chunks() {
+            return Err(EncodeError::Visit {
+                expected: self.chunks(),
+                found: visit,
+            });
+        }
+        if !self.batch.contains(&visit) {
+            self.fill(visit, update);
+        }
+        self.current = visit - self.batch.start;
+        Ok(self.finish())
+    }
+
+    /// Takes the next chunks through the first stage, one a thread.
+    fn fill(&mut self, visit: usize, update: Values<'_>) {
+        let count = self.slots.len().min(self.chunks() - visit);
+        self.batch = visit..visit + count;
+        let first = (self.step % self.chunks() as u64) as usize;
+        for (ahead, slot) in self.slots[..count].iter_mut().enumerate() {
+            slot.chunk = (first + visit + ahead) % self.chunks.len();
+        }
+        // Before a chunk's turn comes, those before it in this batch may use up its scope's budget.
+        for at in 0..count {
+            let (before, rest) = self.slots.split_at_mut(at);
+            let slot = &mut rest[0];
+            slot.unit = None;
+            if let ChunkCoding::Threshold(scope) = self.chunks[slot.chunk].coding {
+                let coding = ChunkCoding::Threshold(scope);
+                let others = before
+                    .iter()
+                    .map(|other| &self.chunks[other.chunk])
+                    .filter(|chunk| chunk.coding == coding);
+                let most = self.scopes[scope].left;
+                let least = most.saturating_sub(others.map(|chunk| chunk.elements.len()).sum());
+                slot.budgets = (least, most);
+                slot.unit = self.scopes[scope].stats.unit;
+            }
+        }
+        let update = self.memory.as_ref().map_or(update, Velocity::values);
+        let (kernels, chunks) = (self.path.kernels(), &self.chunks);
+        let slots = &mut self.slots[..count];
+        match &mut self.pool {
+            Some(pool) if count > 1 => {
+                let slots = Disjoint::of(slots);
+                let residual = Disjoint::of(&mut self.residual[..]);
+                pool.run(count, &|piece| {
+                    // SAFETY: each piece has a slot and a chunk of its own: a batch has each chunk once.
+                    let (slot, residual) = unsafe {
+                        let slot = &mut slots.range(piece..piece + 1)[0];
+                        let elements = chunks[slot.chunk].elements.clone();
+                        (slot, residual.range(elements))
+                    };
+                    slot.fill(kernels, &chunks[slot.chunk], residual, update);
+                });
+            }
+            _ => {
+                for slot in slots {
+                    let chunk = &chunks[slot.chunk];
+                    let residual = &mut self.residual[chunk.elements.clone()];
+                    slot.fill(kernels, chunk, residual, update);
+                }
+            }
+        }
+    }
+
+    /// The second stage of the current slot's chunk.
+    fn finish(&mut self) -> Message {
+        let slot = &mut self.slots[self.current];
+        let chunk = &self.chunks[slot.chunk];
+        let residual = &mut self.residual[chunk.elements.clone()];
+        let stats = &mut self.stats;
+        let mut encoded = match (slot.whole, slot.unit, chunk.coding) {
+            (None, Some(unit), ChunkCoding::Threshold(scope)) => {
+                let scope = &mut self.scopes[scope];
+                let options = ChunkOptions {
+                    clip: self.post.as_ref().and_then(|post| post.clip(self.step)),
+                    budget: (scope.left < usize::MAX).then(|| Budget {
+                        max_hits: scope.left,
+                        start: (self.step as u32).wrapping_mul(0x9E37_79B1) as usize,
+                    }),
+                };
+                let encoded = slot
+                    .draft
+                    .finish(self.path.kernels(), residual, unit, &options);
+                let hits = u64::from(encoded.hits);
+                if scope.left < usize::MAX {
+                    scope.left -= encoded.hits as usize;
+                }
+                scope.stats.hits += hits;
+                scope.mass += encoded.mean * hits as f64;
+                stats.hits += hits;
+                stats.l1_sent += hits as f64 * f64::from(unit.v());
+                encoded
+            }
+            (Some(encoded), ..) => {
+                stats.dense_chunks += 1;
+                if let Some(number) = encoded.format.dense() {
+                    stats.l1_sent += dense::l1(number, slot.draft.payload());
+                }
+                encoded
+            }
+            // `fill` gives each slot a unit or a whole.
+            _ => unreachable!("a chunk is finished once, after it was filled"),
+        };
+        match encoded.format {
+            Format::Sparse => stats.sparse_chunks += 1,
+            Format::Bitmap => stats.bitmap_chunks += 1,
+            Format::DenseF32 | Format::DenseBf16 => {}
+        }
+        if let (Some(post), Some(unit)) = (&self.post, slot.unit) {
+            let input = PostInput {
+                step: self.step,
+                unit,
+            };
+            encoded.clipped += post::process(&**post, &input, residual);
+        }
+        stats.residual_max = stats.residual_max.max(encoded.residual_max);
+        stats.residual_l1 += encoded.residual_l1;
+        stats.clipped += encoded.clipped;
+        stats.dropped += u64::from(encoded.dropped);
+        if slot.unit.is_some() && (self.memory.is_some() || self.hits.is_some()) {
+            let start = chunk.elements.start;
+            slot.draft.each_hit(|index| {
+                if let Some(memory) = &mut self.memory {
+                    memory.mask(start + index);
+                }
+                if let Some(hits) = &mut self.hits {
+                    hits.push(start + index);
+                }
+            });
+        }
+        Message {
+            elements: chunk.elements.clone(),
+            format: encoded.format,
+            unit: slot.unit,
+            hits: encoded.hits,
+        }
+    }
+
+    /// The payload of the chunk that was encoded last.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        self.slots[self.current].draft.payload()
+    }
+
+    /// Ends a step all of whose chunks have been encoded: policies hear of it in the next one.
+    pub fn end(&mut self) {
+        for scope in &mut self.scopes {
+            scope.end();
+        }
+        if let Some((percentiles, room)) = &mut self.percentiles {
+            percentiles.clear();
+            for scope in &self.scopes {
+                let ranges = scope.ranges.iter();
+                let residual = ranges.flat_map(|range| &self.residual[range.clone()]);
+                let t = scope.stats.unit.map_or(0.0, Unit::t);
+                percentiles.push(ResidualPercentiles::of(residual, t, room));
+            }
+        }
+    }
+
+    /// What the step did, so far.
+    #[must_use]
+    pub fn stats(&self) -> &StepStats {
+        &self.stats
+    }
+
+    /// What each threshold did: first that of the ranges that share one, if there are any, then those of ranges of their
+    /// own.
+    pub fn scopes(&self) -> impl ExactSizeIterator<Item = &ScopeStats> {
+        self.scopes.iter().map(|scope| &scope.stats)
+    }
+
+    /// The elements that the step sent as hits, in the order of its visits, ascending in each chunk: for trainers that
+    /// start their own momentum anew there (factor masking). Empty unless [`EncoderBuilder::keep_hits`] was asked for.
+    #[must_use]
+    pub fn hits(&self) -> &[usize] {
+        self.hits.as_deref().unwrap_or_default()
+    }
+
+    /// How each scope's residual compares with its threshold, after the step that ended last. Empty unless
+    /// [`EncoderBuilder::debug`] was asked for.
+    #[must_use]
+    pub fn percentiles(&self) -> &[ResidualPercentiles] {
+        self.percentiles
+            .as_ref()
+            .map_or(&[], |(percentiles, _)| percentiles)
+    }
+
+    /// What the policies go on from, by scope.
+    #[must_use]
+    pub fn scope_states(&self) -> Vec<ScopeState> {
+        let state = |scope: &Scope| ScopeState {
+            policy: scope.policy.state(),
+            last: scope.last,
+        };
+        self.scopes.iter().map(state).collect()
+    }
+
+    /// Goes on from such states, bit for bit. They may come from a damaged file.
+    ///
+    /// # Errors
+    /// [`ScopeStateError`] when they are not as many as there are scopes, or one is none of its scope; nothing has
+    /// changed then.
+    pub fn restore_scopes(&mut self, states: &[ScopeState]) -> Result<(), ScopeStateError> {
+        self.check_count(states)?;
+        let before = self.scope_states();
+        for (at, state) in states.iter().enumerate() {
+            if let Err(error) = self.scopes[at].restore(state) {
+                for (scope, state) in self.scopes.iter_mut().zip(&before).take(at + 1) {
+                    // Its own state of a moment ago.
+                    let _ = scope.restore(state);
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// The states of several replicas as one, scope by scope; thresholds by their geometric mean. For a run that goes on
+    /// with another number of replicas.
+    ///
+    /// # Errors
+    /// As [`restore_scopes`](Self::restore_scopes).
+    pub fn merge_scopes(
+        &self,
+        states: &[Vec<ScopeState>],
+    ) -> Result<Vec<ScopeState>, ScopeStateError> {
+        for states in states {
+            self.check_count(states)?;
+        }
+        let merge = |(at, scope): (usize, &Scope)| {
+            let states: Vec<PolicyState> = states
+                .iter()
+                .map(|states| states[at].policy.clone())
+                .collect();
+            let policy = scope
+                .policy
+                .merge(&states)
+                .map_err(|source| scope.error(source))?;
+            // What came of the step before differs: the policy goes on from its own state alone.
+            Ok(ScopeState { policy, last: None })
+        };
+        self.scopes.iter().enumerate().map(merge).collect()
+    }
+
+    fn check_count(&self, states: &[ScopeState]) -> Result<(), ScopeStateError> {
+        let (expected, found) = (self.scopes.len(), states.len());
+        if found == expected {
+            Ok(())
+        } else {
+            Err(ScopeStateError::Count { expected, found })
+        }
+    }
+}
+
+impl std::fmt::Debug for Encoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Encoder")
+            .field("elements", &self.elements())
+            .field("path", &self.path)
+            .field("threads", &self.slots.len())
+            .finish_non_exhaustive()
+    }
+}

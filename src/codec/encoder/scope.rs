@@ -1,0 +1,167 @@
+//! Ranges that share a threshold, and what their policy goes on from.
+
+use crate::codec::encode::EncodeError;
+use crate::codec::policy::{LastStep, PolicyInput, PolicyState, PolicyStateError, ThresholdPolicy};
+use crate::codec::stats::ScopeStats;
+use crate::codec::{Path, Values};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use thiserror::Error;
+
+/// Ranges that share a threshold.
+pub(super) struct Scope {
+    pub(super) policy: Box<dyn ThresholdPolicy>,
+    pub(super) ranges: Vec<Range<usize>>,
+    pub(super) stats: ScopeStats,
+    /// Hits that the limit still allows.
+    pub(super) left: usize,
+    pub(super) last: Option<LastStep>,
+    /// The sum of the hits' |s|.
+    pub(super) mass: f64,
+}
+
+impl Scope {
+    pub(super) fn new(name: String, policy: Box<dyn ThresholdPolicy>) -> Scope {
+        Scope {
+            policy,
+            ranges: Vec::new(),
+            stats: ScopeStats {
+                name,
+                elements: 0,
+                unit: None,
+                hits: 0,
+                density: 0.0,
+            },
+            left: 0,
+            last: None,
+            mass: 0.0,
+        }
+    }
+
+    pub(super) fn add(&mut self, range: Range<usize>) {
+        self.stats.elements += range.len();
+        match self.ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => self.ranges.push(range),
+        }
+    }
+
+    /// Chooses this step's threshold, unit and limit.
+    pub(super) fn choose(
+        &mut self,
+        path: Path,
+        residual: &[f32],
+        update: Values<'_>,
+        step: u64,
+        sample: &mut Vec<f32>,
+    ) -> Result<(), EncodeError> {
+        let elements = self.stats.elements;
+        let wanted = self.policy.sample_size(elements, step);
+        sample.clear();
+        for range in self.ranges.iter().filter(|_| wanted > 0) {
+            // Each range's share of the sample is its share of the elements.
+            let share = (wanted as u128 * range.len() as u128).div_ceil(elements as u128) as usize;
+            let (residual, update) = (&residual[range.clone()], update.slice(range.clone()));
+            path.magnitudes(residual, update, share, step, sample)?;
+        }
+        let unit = self.policy.unit(&PolicyInput {
+            step,
+            elements,
+            sample,
+            last: self.last,
+        });
+        self.stats.unit = Some(unit);
+        self.left = self.policy.limit(elements, step).unwrap_or(usize::MAX);
+        self.stats.hits = 0;
+        self.mass = 0.0;
+        Ok(())
+    }
+
+    pub(super) fn restore(&mut self, state: &ScopeState) -> Result<(), ScopeStateError> {
+        let elements = self.stats.elements;
+        if let Some(LastStep { hits, mean, .. }) = state.last
+            && (hits > elements as u64
+                || mean.is_some_and(|mean| !(mean.is_finite() && mean > 0.0)))
+        {
+            let name = self.stats.name.clone();
+            return Err(ScopeStateError::Last {
+                name,
+                elements,
+                hits,
+                mean,
+            });
+        }
+        self.policy
+            .restore(&state.policy)
+            .map_err(|source| self.error(source))?;
+        self.last = state.last.map(|last| LastStep {
+            density: last.hits as f64 / elements.max(1) as f64,
+            ..last
+        });
+        Ok(())
+    }
+
+    pub(super) fn error(&self, source: PolicyStateError) -> ScopeStateError {
+        ScopeStateError::Policy {
+            name: self.stats.name.clone(),
+            source,
+        }
+    }
+
+    /// Notes what came of the step.
+    pub(super) fn end(&mut self) {
+        let Some(unit) = self.stats.unit else { return };
+        let hits = self.stats.hits;
+        self.stats.density = hits as f64 / self.stats.elements.max(1) as f64;
+        self.last = Some(LastStep {
+            unit,
+            hits,
+            density: self.stats.density,
+            mean: (hits > 0).then(|| self.mass / hits as f64),
+        });
+    }
+}
+
+/// What one scope's policy goes on from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScopeState {
+    /// The policy's own state.
+    pub policy: PolicyState,
+    /// What came of the step before.
+    pub last: Option<LastStep>,
+}
+
+/// Why states cannot be restored or merged.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum ScopeStateError {
+    /// Not as many as there are scopes.
+    #[error("{found} states; the encoder has {expected} thresholds")]
+    Count {
+        /// The scopes.
+        expected: usize,
+        /// The states.
+        found: usize,
+    },
+    /// More hits than elements, or a mean that is none.
+    #[error(
+        "{name}: a last step of {hits} hits with a mean of {mean:?}; it has {elements} elements"
+    )]
+    Last {
+        /// The scope's name.
+        name: String,
+        /// The scope's elements.
+        elements: usize,
+        /// The hits.
+        hits: u64,
+        /// The mean.
+        mean: Option<f64>,
+    },
+    /// The policy refuses its state.
+    #[error("{name}: {source}")]
+    Policy {
+        /// The scope's name.
+        name: String,
+        /// Why.
+        source: PolicyStateError,
+    },
+}

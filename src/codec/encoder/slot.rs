@@ -1,0 +1,85 @@
+//! The first stage of chunks that several threads encode at the same time.
+
+use crate::codec::cpu::Kernels;
+use crate::codec::draft::Draft;
+use crate::codec::encode::Encoded;
+use crate::codec::ranges::{Chunk, ChunkCoding};
+use crate::codec::values::with_slice;
+use crate::codec::{Unit, Values, dense};
+use std::ops::Range;
+
+/// A chunk that a thread has taken through the fused pass, or all of one that is dense.
+pub(super) struct Slot {
+    pub(super) draft: Draft,
+    pub(super) chunk: usize,
+    pub(super) unit: Option<Unit>,
+    /// What a dense chunk came to.
+    pub(super) whole: Option<Encoded>,
+    pub(super) budgets: (usize, usize),
+}
+
+impl Slot {
+    pub(super) fn new(elements: usize) -> Slot {
+        Slot {
+            draft: Draft::with_room(elements),
+            chunk: 0,
+            unit: None,
+            whole: None,
+            budgets: (0, 0),
+        }
+    }
+}
+
+impl Slot {
+    pub(super) fn fill(
+        &mut self,
+        kernels: Kernels,
+        chunk: &Chunk,
+        residual: &mut [f32],
+        update: Values<'_>,
+    ) {
+        self.whole = None;
+        self.draft.payload_mut().clear();
+        let update = update.slice(chunk.elements.clone());
+        with_slice!(update, update => match (chunk.coding, self.unit) {
+            (ChunkCoding::Threshold(_), Some(unit)) => {
+                let (least, most) = self.budgets;
+                self.draft.fill(kernels, residual, update, unit, least..=most);
+            }
+            (ChunkCoding::Dense(number), _) => {
+                let out = self.draft.payload_mut();
+                self.whole = dense::encode(kernels, residual, update, number, out).ok();
+            }
+            (ChunkCoding::Threshold(_), None) => {}
+        });
+    }
+}
+
+/// A slice whose parts several threads may borrow, if the parts do not overlap.
+pub(super) struct Disjoint<T> {
+    start: *mut T,
+    length: usize,
+}
+
+// SAFETY: it hands out mutable borrows of its elements, and nothing else.
+unsafe impl<T: Send> Sync for Disjoint<T> {}
+
+impl<T> Disjoint<T> {
+    pub(super) fn of(slice: &mut [T]) -> Disjoint<T> {
+        Disjoint {
+            start: slice.as_mut_ptr(),
+            length: slice.len(),
+        }
+    }
+
+    /// Some elements.
+    ///
+    /// # Safety
+    /// The slice is still borrowed for this, and nobody else has any of these elements.
+    #[allow(clippy::mut_from_ref, reason = "the caller's promise")]
+    pub(super) unsafe fn range(&self, range: Range<usize>) -> &mut [T] {
+        assert!(range.start <= range.end && range.end <= self.length);
+        // SAFETY: inside, and the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+}

@@ -1,0 +1,272 @@
+//! Momentum in front of the encoder, for trainers that hand over gradients (deep gradient compression, Lin 2018).
+//!
+//! With sparse updates an optimizer behind the exchange would apply its momentum to what happened to be sent. Here each
+//! replica keeps a *velocity* `w = m w + c g` of its own gradients g and hands that to the encoder (momentum correction);
+//! c scales down gradients of too large a norm (local clipping); and where an element is sent, its velocity starts anew,
+//! so that a motion that is already out does not go on (factor masking).
+
+use super::arithmetic::canon;
+use super::residual::{Residual, ResidualError};
+use super::values::{Values, with_slice};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use thiserror::Error;
+
+/// What a momentum memory is made with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MomentumMemory {
+    momentum: f32,
+    norm: Option<f32>,
+}
+
+impl MomentumMemory {
+    /// A memory with this momentum, 0.9 for example, without local clipping.
+    ///
+    /// # Errors
+    /// [`MemoryError::Momentum`] unless it is at least 0 and below 1.
+    pub fn new(momentum: f32) -> Result<MomentumMemory, MemoryError> {
+        if (0.0..1.0).contains(&momentum) {
+            Ok(MomentumMemory {
+                momentum: canon(momentum),
+                norm: None,
+            })
+        } else {
+            Err(MemoryError::Momentum { found: momentum })
+        }
+    }
+
+    /// With local clipping: a gradient of an L2 norm above `norm / sqrt(N)`, N the number of replicas, is scaled down to
+    /// that, so that the sum of all replicas' is at most about `norm`.
+    ///
+    /// # Errors
+    /// [`MemoryError::Norm`] unless it is finite and above 0.
+    pub fn with_local_clipping(self, norm: f32) -> Result<MomentumMemory, MemoryError> {
+        if norm > 0.0 && norm.is_finite() {
+            Ok(MomentumMemory {
+                norm: Some(norm),
+                ..self
+            })
+        } else {
+            Err(MemoryError::Norm { found: norm })
+        }
+    }
+}
+
+/// A [`MomentumMemory`] cannot be made with these numbers.
+#[derive(Clone, Copy, Debug, Error, PartialEq)]
+pub enum MemoryError {
+    /// A momentum out of range.
+    #[error("a momentum of {found}; it must be at least 0 and below 1")]
+    Momentum {
+        /// The momentum.
+        found: f32,
+    },
+    /// A norm out of range.
+    #[error("a norm of {found} for local clipping; it must be finite and above 0")]
+    Norm {
+        /// The norm.
+        found: f32,
+    },
+}
+
+/// Elements that are made f32 at a time.
+const PIECE: usize = 1024;
+
+/// The memory of one replica.
+pub(super) struct Velocity {
+    settings: MomentumMemory,
+    replicas: usize,
+    velocity: Residual,
+}
+
+impl Velocity {
+    pub(super) fn new(
+        settings: MomentumMemory,
+        replicas: usize,
+        elements: usize,
+    ) -> Result<Velocity, ResidualError> {
+        Ok(Velocity {
+            settings,
+            replicas,
+            velocity: Residual::zeroed(elements)?,
+        })
+    }
+
+    /// `w = canon(canon(m w) + canon(c g))`. An element of the gradient that is not finite, or with which w would not be,
+    /// is left out. How many there were.
+    pub(super) fn accumulate(&mut self, gradient: Values<'_>) -> u64 {
+        let scale = self.scale(gradient);
+        let momentum = self.settings.momentum;
+        let mut dropped = 0;
+        let mut velocity = &mut self.velocity[..];
+        pieces(gradient, |gradient| {
+            let (now, rest) = std::mem::take(&mut velocity).split_at_mut(gradient.len());
+            velocity = rest;
+            let mut left_out = 0u32;
+            for (w, &g) in now.iter_mut().zip(gradient) {
+                let kept = canon(momentum * *w);
+                let sum = kept + canon(canon(g) * scale);
+                let finite = sum.is_finite();
+                left_out += u32::from(!finite);
+                *w = if finite { canon(sum) } else { kept };
+            }
+            dropped += u64::from(left_out);
+        });
+        dropped
+    }
+
+    /// What gradients are multiplied with.
+    fn scale(&self, gradient: Values<'_>) -> f32 {
+        let Some(norm) = self.settings.norm else {
+            return 1.0;
+        };
+        let most = f64::from(norm) / (self.replicas.max(1) as f64).sqrt();
+        // Four sums, in a fixed order: the same bits everywhere.
+        let mut sums = [0f64; 4];
+        pieces(gradient, |gradient| {
+            for few in gradient.chunks(4) {
+                for (sum, &g) in sums.iter_mut().zip(few) {
+                    let g = if g.is_finite() { f64::from(g) } else { 0.0 };
+                    *sum += g * g;
+                }
+            }
+        });
+        let found = sums.iter().sum::<f64>().sqrt();
+        if found > most {
+            (most / found) as f32
+        } else {
+            1.0
+        }
+    }
+
+    /// What is handed to the encoder.
+    pub(super) fn values(&self) -> Values<'_> {
+        Values::F32(&self.velocity)
+    }
+
+    /// Starts an element anew.
+    pub(super) fn mask(&mut self, element: usize) {
+        self.velocity[element] = 0.0;
+    }
+}
+
+/// Calls `with` for at most [`PIECE`] elements at a time, as f32.
+fn pieces(values: Values<'_>, mut with: impl FnMut(&[f32])) {
+    let mut singles = [0f32; PIECE];
+    with_slice!(values, values => for piece in values.chunks(PIECE) {
+        with(Single::singles(piece, &mut singles));
+    });
+}
+
+/// Slices of numbers that become f32.
+trait Single: Sized {
+    fn singles<'a>(piece: &'a [Self], room: &'a mut [f32; PIECE]) -> &'a [f32];
+}
+
+impl Single for f32 {
+    fn singles<'a>(piece: &'a [f32], _: &'a mut [f32; PIECE]) -> &'a [f32] {
+        piece
+    }
+}
+
+impl Single for f16 {
+    fn singles<'a>(piece: &'a [f16], room: &'a mut [f32; PIECE]) -> &'a [f32] {
+        piece.convert_to_f32_slice(&mut room[..piece.len()]);
+        &room[..piece.len()]
+    }
+}
+
+impl Single for bf16 {
+    fn singles<'a>(piece: &'a [bf16], room: &'a mut [f32; PIECE]) -> &'a [f32] {
+        piece.convert_to_f32_slice(&mut room[..piece.len()]);
+        &room[..piece.len()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn velocity(settings: MomentumMemory, replicas: usize, elements: usize) -> Velocity {
+        Velocity::new(settings, replicas, elements).unwrap()
+    }
+
+    #[test]
+    fn velocity_is_the_geometric_sum_of_gradients_and_starts_anew_where_it_was_sent() {
+        let mut memory = velocity(MomentumMemory::new(0.5).unwrap(), 1, 3);
+        let gradient = [1.0f32, -2.0, 0.0];
+        for _ in 0..3 {
+            assert_eq!(memory.accumulate(Values::F32(&gradient)), 0);
+        }
+        assert_eq!(&memory.velocity[..], [1.75, -3.5, 0.0]);
+        memory.mask(1);
+        memory.accumulate(Values::F32(&gradient));
+        assert_eq!(&memory.velocity[..], [1.875, -2.0, 0.0]);
+    }
+
+    #[test]
+    fn halves_are_what_their_singles_are() {
+        let singles: Vec<f32> = (0..2500).map(|i| (i as f32 - 1000.0) / 64.0).collect();
+        let f16s: Vec<f16> = singles.iter().map(|&x| f16::from_f32(x)).collect();
+        let bf16s: Vec<bf16> = singles.iter().map(|&x| bf16::from_f32(x)).collect();
+        let expected = |halves: Vec<f32>| {
+            let mut memory = velocity(MomentumMemory::new(0.9).unwrap(), 2, 2500);
+            memory.accumulate(Values::F32(&halves));
+            memory.velocity.to_vec()
+        };
+        let mut memory = velocity(MomentumMemory::new(0.9).unwrap(), 2, 2500);
+        memory.accumulate(Values::F16(&f16s));
+        assert_eq!(
+            &memory.velocity[..],
+            expected(f16s.iter().map(|x| x.to_f32()).collect())
+        );
+        let mut memory = velocity(MomentumMemory::new(0.9).unwrap(), 2, 2500);
+        memory.accumulate(Values::Bf16(&bf16s));
+        assert_eq!(
+            &memory.velocity[..],
+            expected(bf16s.iter().map(|x| x.to_f32()).collect())
+        );
+    }
+
+    #[test]
+    fn local_clipping_scales_the_whole_gradient_to_its_share_of_the_norm() {
+        let settings = MomentumMemory::new(0.0).unwrap().with_local_clipping(2.0);
+        // A quarter of the replicas: half of the norm.
+        let mut memory = velocity(settings.unwrap(), 4, 3);
+        memory.accumulate(Values::F32(&[3.0, -4.0, f32::NAN]));
+        for (w, expected) in memory.velocity.iter().zip([0.6, -0.8, 0.0]) {
+            assert!((w - expected).abs() < 1e-6, "{w} is not {expected}");
+        }
+        memory.accumulate(Values::F32(&[0.5, 0.5, 0.5]));
+        assert_eq!(&memory.velocity[..], [0.5, 0.5, 0.5]);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_left_out_and_counted() {
+        let mut memory = velocity(MomentumMemory::new(0.5).unwrap(), 1, 4);
+        memory.accumulate(Values::F32(&[1.0, 1.0, f32::MAX, 1e-45]));
+        let dropped =
+            memory.accumulate(Values::F32(&[f32::NAN, f32::NEG_INFINITY, f32::MAX, -0.0]));
+        assert_eq!(dropped, 3);
+        assert_eq!(&memory.velocity[..], [0.5, 0.5, f32::MAX / 2.0, 0.0]);
+        assert!(memory.velocity.iter().all(|w| w.to_bits() != 0x8000_0000));
+    }
+
+    #[test]
+    fn numbers_that_make_no_memory_are_refused() {
+        for found in [-0.1, 1.0, f32::INFINITY] {
+            assert_eq!(
+                MomentumMemory::new(found),
+                Err(MemoryError::Momentum { found })
+            );
+        }
+        assert!(MomentumMemory::new(f32::NAN).is_err());
+        let memory = MomentumMemory::new(0.9).unwrap();
+        for found in [0.0, -1.0, f32::INFINITY] {
+            assert_eq!(
+                memory.with_local_clipping(found),
+                Err(MemoryError::Norm { found })
+            );
+        }
+    }
+}
