@@ -432,65 +432,22 @@ pub(super) fn magnitudes<T: Load>(residual: &[f32], update: &[T], out: &mut Vec<
     scalar::magnitudes(residual, update, out);
 }
 
-/// Elements that the dense passes convert at a time.
-const DENSE: usize = 1024;
-
-/// The scalar pass where the compiler may use vectors; halves are made f32 before it, since it cannot see through their
-/// conversion.
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn dense_f32<T: Load>(
     update: &[T],
     residual: &mut [f32],
     out: &mut [MaybeUninit<u8>],
 ) -> u32 {
-    let mut converted = [0f32; DENSE];
-    let mut dropped = 0;
-    for ((update, residual), out) in update
-        .chunks(DENSE)
-        .zip(residual.chunks_mut(DENSE))
-        .zip(out.chunks_mut(4 * DENSE))
-    {
-        dropped += scalar::dense_f32(singles(update, &mut converted), residual, out);
-    }
-    dropped
+    scalar::dense_f32(update, residual, out)
 }
 
-/// As [`dense_f32`].
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn dense_bf16<T: Load>(
     update: &[T],
     residual: &mut [f32],
     out: &mut [MaybeUninit<u8>],
 ) -> u32 {
-    let mut converted = [0f32; DENSE];
-    let mut dropped = 0;
-    for ((update, residual), out) in update
-        .chunks(DENSE)
-        .zip(residual.chunks_mut(DENSE))
-        .zip(out.chunks_mut(2 * DENSE))
-    {
-        dropped += scalar::dense_bf16(singles(update, &mut converted), residual, out);
-    }
-    dropped
-}
-
-/// At most [`DENSE`] elements as f32.
-#[inline]
-#[target_feature(enable = "avx2,f16c")]
-fn singles<'a, T: Load>(update: &[T], converted: &'a mut [f32; DENSE]) -> &'a [f32] {
-    let vectors = update.chunks_exact(LANES);
-    for (&u, f) in vectors
-        .remainder()
-        .iter()
-        .zip(&mut converted[vectors.len() * LANES..])
-    {
-        *f = u.to_f32();
-    }
-    for (u, f) in vectors.zip(converted.chunks_exact_mut(LANES)) {
-        // SAFETY: both are a vector's elements.
-        unsafe { _mm256_storeu_ps(f.as_mut_ptr(), T::lanes(u.as_ptr())) };
-    }
-    &converted[..update.len()]
+    scalar::dense_bf16(update, residual, out)
 }
 
 #[target_feature(enable = "avx2")]
