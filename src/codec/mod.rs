@@ -16,6 +16,7 @@
 //! | [`sample`] | the magnitudes of some elements, before the step |
 //! | [`policy`] | which threshold and unit a step uses |
 //! | [`residual`] | the residual's memory |
+//! | [`compact`] | a chunk's hits within 2 % of their entropy: off the node, in checkpoints |
 //! | [`cpu`] | the instruction sets, and the one place that picks among them |
 //!
 //! ```
@@ -39,6 +40,7 @@
 
 pub mod apply;
 pub mod arithmetic;
+pub mod compact;
 pub mod cpu;
 pub mod dense;
 mod draft;
