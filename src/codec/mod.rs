@@ -17,6 +17,7 @@
 //! | [`Encoder`] | a whole vector: residual, thresholds by range, momentum memory, post-processor, threads |
 //! | [`policy`] | which threshold and unit a step uses |
 //! | [`residual`] | the residual's memory |
+//! | [`compact`] | a chunk's hits within 2 % of their entropy: off the node, in checkpoints |
 //! | [`cpu`] | the instruction sets, and the one place that picks among them |
 //!
 //! ```
@@ -40,6 +41,7 @@
 
 pub mod apply;
 pub mod arithmetic;
+pub mod compact;
 pub mod cpu;
 pub mod dense;
 mod draft;
