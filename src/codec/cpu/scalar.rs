@@ -40,11 +40,8 @@ const fn encoders<T: Element>() -> Encoders<T> {
 pub(crate) fn accumulate<T: Element>(r: f32, u: T) -> (f32, bool) {
     let sum = r + canon(u.to_f32());
     // An update that is not finite makes a sum that is not.
-    if sum.to_bits() & MAGNITUDE < INFINITY {
-        (canon(sum), false)
-    } else {
-        (r, true)
-    }
+    let finite = sum.to_bits() & MAGNITUDE < INFINITY;
+    (choose(finite, canon(sum), r), !finite)
 }
 
 /// `s` with one unit of its sign taken away.
@@ -184,11 +181,8 @@ pub(super) fn clamp_from(mut taken: f64, residual: &mut [f32], bound: f32) -> f6
 /// value can overflow it, as it would in any trainer; that is seen, and counted, from then on.
 #[inline(always)]
 pub(super) fn moved(p: f32, x: f32) -> (f32, bool) {
-    if p.to_bits() & MAGNITUDE < INFINITY {
-        (canon(canon(p) + x), false)
-    } else {
-        (p, true)
-    }
+    let finite = p.to_bits() & MAGNITUDE < INFINITY;
+    (choose(finite, canon(canon(p) + x), p), !finite)
 }
 
 /// # Safety
@@ -294,11 +288,9 @@ fn whole<T: Element, V>(
     for (update, (residual, values)) in update.chunks(SINGLES).zip(pieces) {
         let update = T::singles(update, &mut room);
         for ((r, &u), value) in residual.iter_mut().zip(update).zip(values) {
-            // As `accumulate`, without a branch.
-            let sum = *r + canon(u);
-            let finite = sum.to_bits() & MAGNITUDE < INFINITY;
-            dropped += u32::from(!finite);
-            *r = send(choose(finite, canon(sum), *r), value);
+            let (s, not_finite) = accumulate(*r, u);
+            dropped += u32::from(not_finite);
+            *r = send(s, value);
         }
     }
     dropped
@@ -326,10 +318,9 @@ pub(super) fn apply_bf16(values: &[u8], inverse: f32, target: &mut [f32]) -> u32
 fn apply_values(values: impl Iterator<Item = f32>, inverse: f32, target: &mut [f32]) -> u32 {
     let mut not_finite = 0;
     for (p, value) in target.iter_mut().zip(values) {
-        // As `moved`, without a branch.
-        let finite = p.to_bits() & MAGNITUDE < INFINITY;
-        not_finite += u32::from(!finite);
-        *p = choose(finite, canon(canon(*p) + canon(value * inverse)), *p);
+        let (after, stays) = moved(*p, canon(value * inverse));
+        *p = after;
+        not_finite += u32::from(stays);
     }
     not_finite
 }
