@@ -42,7 +42,7 @@ fn sequence() -> Sequence {
     cases.adaptive_threshold
 }
 
-fn policy(sequence: &Sequence) -> Adaptive {
+fn initial_policy(sequence: &Sequence) -> Adaptive {
     let policy = Adaptive::new(sequence.min, sequence.max).unwrap();
     let policy = policy.with_decay(sequence.decay).unwrap();
     policy.starting_at(sequence.initial).unwrap()
@@ -55,7 +55,7 @@ fn near(found: f64, expected: f64) -> bool {
 /// The policy after the whole sequence, its densities given as hits by elements.
 fn after_the_sequence() -> Adaptive {
     let sequence = sequence();
-    let mut policy = policy(&sequence);
+    let mut policy = initial_policy(&sequence);
     for (before, expected) in &sequence.steps {
         let last = before.and_then(|before| match before {
             Before::Dense(Dense::Dense) => hits(625),
@@ -79,7 +79,7 @@ fn adaptive_gives_the_worked_sequence_from_densities() {
 #[test]
 fn adaptive_gives_the_worked_sequence_by_deeplearning4js_own_counting() {
     let sequence = sequence();
-    let mut policy = policy(&sequence).with_counting(Counting::Dl4j);
+    let mut policy = initial_policy(&sequence).with_counting(Counting::Dl4j);
     // Dense, dense again but with few enough hits to go on sparse, then 6 hits and a header of 4 in 100,000.
     let lasts = [None, hits(50_000), hits(3000), hits(6)];
     for (last, (_, expected)) in lasts.into_iter().zip(&sequence.steps) {
@@ -94,7 +94,7 @@ fn the_next_epoch_goes_on_from_the_merged_state_without_a_last_step() {
     let policy = after_the_sequence();
     let sequence = sequence();
     // Merging equals, and one that has not begun, changes nothing.
-    let unused = super::dl4j::policy(&sequence);
+    let unused = initial_policy(&sequence);
     let states = [policy.state(), unused.state(), policy.clone().state()];
     let merged = unused.merge(&states).unwrap();
     assert_eq!(merged, policy.state());

@@ -159,6 +159,7 @@ fn merging_takes_what_is_known_of_those_that_have_begun() {
     assert_eq!(merge(&[&[1.0], &[1.0], &[0.0, 1.0]]), [0.0, 1.0]);
     // Nobody has begun.
     assert_eq!(merge(&[&[1.0], &[1.0]]), [1.0]);
+    assert_eq!(merge(&[&[0.0], &[0.0], &[1.0]]), [0.0]);
 }
 
 #[test]
