@@ -111,6 +111,31 @@ fn accumulate_plain<T: Element>(rule: &Rule, residual: &mut [f32], update: &[T])
     Some(largest)
 }
 
+/// For the other paths: s of each element, where some value is special, in the residual's place. Hits that cannot be had
+/// back from what they leave are logged. How many elements were dropped.
+#[inline(always)]
+pub(super) fn careful<T: Element>(
+    residual: &mut [f32],
+    update: &[T],
+    first: usize,
+    rule: &Rule,
+    log: &mut Vec<Logged>,
+) -> u32 {
+    let mut dropped = 0;
+    for (r, &u) in residual.iter_mut().zip(update) {
+        let (s, not_finite) = accumulate(*r, u);
+        *r = s;
+        dropped += u32::from(not_finite);
+    }
+    for (i, s) in residual.iter().enumerate() {
+        // What is logged is a hit: it is far above the threshold.
+        if s.to_bits() & MAGNITUDE >= rule.logged {
+            log.push((first + i, *s));
+        }
+    }
+    dropped
+}
+
 pub(super) fn sparse<T: Element>(
     rule: &Rule,
     update: &[T],
@@ -160,12 +185,20 @@ pub(super) fn bitmap<T: Element>(
     tally
 }
 
+#[inline(always)]
 pub(super) fn clamp(residual: &mut [f32], bound: f32) -> f64 {
-    clamp_from(0.0, residual, bound)
+    let mut taken = 0.0;
+    // The sum is in index order: groups with nothing past the bound add nothing to it.
+    for group in residual.chunks_mut(GROUP) {
+        if group.iter().any(|r| r.abs() > bound) {
+            taken = clamp_from(taken, group, bound);
+        }
+    }
+    taken
 }
 
 /// Clamps, and adds what that takes away to `taken`, in index order.
-pub(super) fn clamp_from(mut taken: f64, residual: &mut [f32], bound: f32) -> f64 {
+fn clamp_from(mut taken: f64, residual: &mut [f32], bound: f32) -> f64 {
     for r in residual {
         if r.abs() > bound {
             taken += f64::from(r.abs()) - f64::from(bound);
@@ -221,6 +254,22 @@ pub(super) fn apply_bitmap(words: &[u8], _hits: usize, x: f32, target: &mut [f32
             x,
             target,
         );
+    }
+    not_finite
+}
+
+/// For the other paths: bitmaps with fewer hits than one in this many elements are drained.
+pub(super) const DRAINED: usize = 32;
+
+/// A bitmap of few hits, bit by bit, empty words two at a time.
+#[inline(always)]
+pub(super) fn drain(words: &[u8], x: f32, target: &mut [f32]) -> u32 {
+    let mut not_finite = 0;
+    for (words, target) in words.chunks(8).zip(target.chunks_mut(32)) {
+        if words.iter().all(|&byte| byte == 0) {
+            continue;
+        }
+        not_finite += apply_bitmap(words, 0, x, target);
     }
     not_finite
 }
