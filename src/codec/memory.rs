@@ -115,7 +115,7 @@ impl Velocity {
         let Some(norm) = self.settings.norm else {
             return 1.0;
         };
-        let most = f64::from(norm) / (self.replicas.max(1) as f64).sqrt();
+        let most = f64::from(norm) / (self.replicas as f64).sqrt();
         // Four sums, in a fixed order: the same bits everywhere.
         let mut sums = [0f64; 4];
         pieces(gradient, |gradient| {
