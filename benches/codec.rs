@@ -303,7 +303,7 @@ fn threads(bench: &mut Bench, arena: &mut Arena) {
                 for visit in 0..encoder.chunks() {
                     encoder.encode(visit, update).expect("a chunk");
                 }
-                encoder.end();
+                encoder.end().expect("all chunks were encoded");
             });
             step += 1;
             took
