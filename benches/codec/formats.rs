@@ -1,13 +1,9 @@
 //! The formats for elsewhere: the compact one, and Deeplearning4j's two.
 //!
-//! `cargo bench --bench formats [-- --json] [-- --quick] [-- FILTER]`
-//!
 //! *Compact* is measured from and to sparse payloads, beside the fused sparse encode of the same hits and the sparse
 //! apply. Deeplearning4j's formats are measured beside the copy of the same vector.
 
-mod common;
-
-use common::{Against, Bench, Random, time};
+use super::common::{Against, Bench, Random, time};
 use gradring::codec::compat::{decode, encode_bitmap, encode_threshold};
 use gradring::codec::{Apply, CHUNK, ChunkOptions, Format, Path, Record, Unit, compact, cut8};
 
@@ -16,16 +12,15 @@ const ELEMENTS: usize = 16 * CHUNK;
 const ROUNDS: usize = 15;
 const DENSITIES: [f64; 5] = [1e-4, 1e-3, 1e-2, 5e-2, 1e-1];
 
-fn main() {
-    let mut bench = Bench::from_args();
+pub(crate) fn run(bench: &mut Bench) {
     let elements = bench.size(ELEMENTS, CHUNK);
     let mut random = Random(7);
     let update: Vec<f32> = (0..elements).map(|_| random.laplace(1.0)).collect();
     for density in DENSITIES {
-        compact(&mut bench, &update, density);
+        compact(bench, &update, density);
     }
     for density in DENSITIES {
-        compat(&mut bench, &update, density);
+        compat(bench, &update, density);
     }
 }
 
