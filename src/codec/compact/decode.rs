@@ -11,7 +11,7 @@ use crate::codec::{BLOCK, CHUNK};
 /// The payload is that of a right sparse record of `elements` and `hits`, even where a bitmap would be smaller.
 ///
 /// Takes any bytes, in time linear in `hits`, and `hits` that the bytes cannot hold are refused at once. What is
-/// accepted is exactly what [`encode`] gives: encoding the payload gives the same bytes.
+/// accepted is exactly what [`encode`](super::encode()) gives: encoding the payload gives the same bytes.
 ///
 /// # Errors
 /// [`CompactError`] for whatever is wrong; `out` is as it was.
