@@ -368,7 +368,7 @@ unsafe fn apply_sparse(hits: &[u8], x: f32, target: &mut [f32]) -> u32 {
 
 #[target_feature(enable = "avx512f,avx2,bmi2,popcnt")]
 fn apply_bitmap(words: &[u8], hits: usize, x: f32, target: &mut [f32]) -> u32 {
-    if hits < target.len() / avx2::DRAINED {
+    if hits < target.len() / scalar::DRAINED {
         return avx2::drain(words, x, target);
     }
     let infinity = _mm512_set1_epi32(INFINITY as i32);
