@@ -168,7 +168,14 @@ fn as_replica(job: &Job, arguments: &Arguments) -> Result<ExitCode, Failure> {
     } else {
         Progress::Silent
     };
-    let trained = replica::train(job, &replica, &schedule, &data, &progress)?;
+    let trained = replica::train(
+        job,
+        &arguments.sending,
+        &replica,
+        &schedule,
+        &data,
+        &progress,
+    )?;
     // What follows is no business of the others: they may go.
     drop(replica);
 
@@ -200,9 +207,9 @@ fn compare(
 ) -> Result<ExitCode, Failure> {
     let rate = job.dense_rates.at(trained.replicas());
     let accuracy = dense::train(job.model, schedule, rate, data);
-    let mut text = report::table(job, schedule, trained, accuracy);
+    let mut text = report::table(job, &arguments.sending, schedule, trained, accuracy);
     if arguments.json {
-        text.push_str(&report::json(trained, accuracy));
+        text.push_str(&report::json(&arguments.sending, trained, accuracy));
         text.push('\n');
     }
     io::stdout()

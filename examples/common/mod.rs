@@ -14,3 +14,4 @@ pub(crate) mod random;
 pub(crate) mod replica;
 pub(crate) mod report;
 pub(crate) mod schedule;
+pub(crate) mod sending;

@@ -1,7 +1,7 @@
 //! Stochastic gradient descent with momentum.
 
 /// How much of the last step's motion goes on in the next.
-const MOMENTUM: f32 = 0.9;
+pub(crate) const MOMENTUM: f32 = 0.9;
 
 /// One trainer's velocity. Each replica keeps its own, of its own samples only: what replicas exchange is the update that
 /// comes out of it.
@@ -21,6 +21,13 @@ impl Momentum {
         for (velocity, value) in self.velocity.iter_mut().zip(gradient) {
             *velocity = MOMENTUM * *velocity + *value;
             *value = rate * *velocity;
+        }
+    }
+
+    /// Ends the motion of these elements: what it was has been sent, and need not go on.
+    pub(crate) fn start_anew(&mut self, elements: &[usize]) {
+        for &element in elements {
+            self.velocity[element] = 0.0;
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use gradring::{Exchange, Quantile, Reduction, Replica, op, parameter_hash};
+use gradring::{Replica, op, parameter_hash};
 use serde::{Deserialize, Serialize};
 
 use super::data::Dataset;
@@ -13,9 +13,7 @@ use super::job::Job;
 use super::momentum::Momentum;
 use super::progress::Progress;
 use super::schedule::Schedule;
-
-/// The part of its residual's elements that a replica sends in a step.
-const DENSITY: f64 = 1e-2;
+use super::sending::{MomentumKeeping, Sending};
 
 /// What the replicas reached together.
 #[derive(Serialize, Deserialize)]
@@ -32,6 +30,10 @@ pub(crate) struct Trained {
     pub(crate) bytes: u64,
     /// Hits in all messages of all replicas.
     pub(crate) hits: u64,
+    /// Sum of the magnitudes that all replicas sent.
+    pub(crate) sent: f64,
+    /// Sum of the magnitudes that clipping took away from all residuals.
+    pub(crate) clipped: f64,
     /// The hash of every replica's parameters, by rank.
     pub(crate) hashes: Vec<u64>,
 }
@@ -39,6 +41,7 @@ pub(crate) struct Trained {
 /// Trains together with the other replicas. All return the same, save for the time that they took.
 pub(crate) fn train(
     job: &Job,
+    sending: &Sending,
     replica: &Replica,
     schedule: &Schedule,
     data: &Dataset,
@@ -49,19 +52,18 @@ pub(crate) fn train(
     let mut update = vec![0.0; parameters.len()];
     let mut room = job.model.workspace();
 
-    let mut exchange = Exchange::builder(parameters.len())
-        .name(job.name)
-        .reduction(Reduction::Mean)
-        .policy(Quantile::new(DENSITY)?)
-        .build(replica)?;
+    let mut exchange = sending.exchange(job, parameters.len(), replica)?;
     exchange.start(&mut parameters)?;
 
-    let rate = job.rates.at(replica.world_size());
+    let rate = sending.rate(job, replica.world_size());
     let own = replica.rank() * job.batch..(replica.rank() + 1) * job.batch;
     let mut step = 0;
     let mut time = Duration::ZERO;
-    let (mut bytes, mut hits) = (0, 0);
+    let (mut bytes, mut hits, mut sent, mut clipped) = (0, 0, 0.0, 0.0);
     for epoch in 0..schedule.epochs {
+        if epoch > 0 && sending.forgets() {
+            exchange = sending.exchange(job, parameters.len(), replica)?;
+        }
         let mut loss = 0.0;
         let begun = Instant::now();
         for batch in schedule.order(epoch).chunks_exact(schedule.global_batch) {
@@ -69,10 +71,22 @@ pub(crate) fn train(
             loss += job
                 .model
                 .gradient(&parameters, &data.train, batch, &mut update, &mut room);
-            optimizer.turn_into_update(&mut update, schedule.rate(rate, step));
+            let rate = schedule.rate(rate, step);
+            match sending.momentum {
+                MomentumKeeping::Own | MomentumKeeping::Masked => {
+                    optimizer.turn_into_update(&mut update, rate);
+                }
+                // The exchange's velocity is then one of steps, not of gradients: each keeps the rate of its own time.
+                MomentumKeeping::Memory => update.iter_mut().for_each(|value| *value *= rate),
+            }
             let report = exchange.step(Some(&update), &mut parameters)?;
+            if sending.momentum == MomentumKeeping::Masked {
+                optimizer.start_anew(exchange.encoder().hits());
+            }
             bytes += report.bytes;
             hits += report.hits;
+            sent += report.l1_sent;
+            clipped += report.clipped;
             step += 1;
             progress.step(step);
         }
@@ -88,6 +102,8 @@ pub(crate) fn train(
     }
     progress.end();
 
+    let mut masses = [sent, clipped];
+    replica.all_reduce(&mut masses, op::Sum)?;
     let mine = [parameter_hash(&parameters), bytes, hits];
     let all: Vec<[u64; 3]> = replica
         .all_gather(bytemuck::bytes_of(&mine))?
@@ -101,6 +117,8 @@ pub(crate) fn train(
         seconds: time.as_secs_f64(),
         bytes: all.iter().map(|&[_, bytes, _]| bytes).sum(),
         hits: all.iter().map(|&[_, _, hits]| hits).sum(),
+        sent: masses[0],
+        clipped: masses[1],
         hashes: all.iter().map(|&[hash, _, _]| hash).collect(),
     })
 }

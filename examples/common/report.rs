@@ -7,16 +7,18 @@ use serde::Serialize;
 use super::job::Job;
 use super::replica::Trained;
 use super::schedule::Schedule;
+use super::sending::{Sending, magnitude_word};
 
 /// The table for people.
 pub(crate) fn table(
     job: &Job,
+    sending: &Sending,
     schedule: &Schedule,
     trained: &Trained,
     dense_accuracy: f64,
 ) -> String {
     let replicas = trained.replicas();
-    let (rate, dense_rate) = (job.rates.at(replicas), job.dense_rates.at(replicas));
+    let (rate, dense_rate) = (sending.rate(job, replicas), job.dense_rates.at(replicas));
     let hits = trained.hits as f64 / (trained.steps * replicas as u64) as f64;
     let mut text = String::from("\n");
     let mut row = |name: &str, value: String| {
@@ -29,6 +31,7 @@ pub(crate) fn table(
             trained.elements, trained.steps, job.batch, schedule.seed
         ),
     );
+    row("sent", sent(sending));
     row(
         "accuracy",
         format!(
@@ -56,6 +59,15 @@ pub(crate) fn table(
         "density",
         format!("{:.5} ({hits:.1} hits a message)", trained.density()),
     );
+    if sending.clip().is_some() {
+        row(
+            "clipped",
+            format!(
+                "{:.4} from the residuals ({:.4} sent)",
+                trained.clipped, trained.sent
+            ),
+        );
+    }
     row(
         "speed",
         format!("{:.0} steps/s", trained.steps_per_second()),
@@ -74,24 +86,53 @@ pub(crate) fn table(
     text
 }
 
+/// What was chosen to be sent, in the words of the command line.
+fn sent(sending: &Sending) -> String {
+    let mut text = format!(
+        "policy {}, magnitude {}, momentum {}",
+        sending.policy,
+        magnitude_word(sending.magnitude()),
+        sending.momentum
+    );
+    if let Some(hits) = sending.limit {
+        let _ = write!(text, ", limit {hits}");
+    }
+    if let Some(clip) = sending.clip() {
+        let _ = write!(text, ", clip {clip}");
+    }
+    text
+}
+
 /// The line for programs.
-pub(crate) fn json(trained: &Trained, dense_accuracy: f64) -> String {
+pub(crate) fn json(sending: &Sending, trained: &Trained, dense_accuracy: f64) -> String {
     #[derive(Serialize)]
     struct Line {
         replicas: usize,
+        policy: String,
+        magnitude: &'static str,
+        limit: Option<usize>,
+        clip: Option<String>,
+        momentum: String,
         accuracy: f64,
         dense_accuracy: f64,
         compression: f64,
         density: f64,
+        clipped: Option<f64>,
         identical: bool,
         steps_per_second: f64,
     }
     let line = Line {
         replicas: trained.replicas(),
+        policy: sending.policy.to_string(),
+        magnitude: magnitude_word(sending.magnitude()),
+        limit: sending.limit,
+        clip: sending.clip().map(|clip| clip.to_string()),
+        momentum: sending.momentum.to_string(),
         accuracy: trained.accuracy,
         dense_accuracy,
         compression: trained.compression(),
         density: trained.density(),
+        clipped: sending.clip().map(|_| trained.clipped),
         identical: trained.identical(),
         steps_per_second: trained.steps_per_second(),
     };

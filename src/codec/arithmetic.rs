@@ -26,11 +26,11 @@ pub fn canon(x: f32) -> f32 {
     choose(x.to_bits() & MAGNITUDE >= LEAST_NORMAL, x, 0.0)
 }
 
-/// `a` if `first`, else `b`: by their bits, not by a branch, so that a compiler can make vectors of what uses it.
+/// `x` if so, else `y`, by masks: what a compiler makes vectors of more readily than of branches.
 #[inline(always)]
-pub(crate) fn choose(first: bool, a: f32, b: f32) -> f32 {
-    let mask = u32::from(first).wrapping_neg();
-    f32::from_bits(a.to_bits() & mask | b.to_bits() & !mask)
+pub(crate) fn choose(so: bool, x: f32, y: f32) -> f32 {
+    let mask = u32::from(so).wrapping_neg();
+    f32::from_bits(x.to_bits() & mask | y.to_bits() & !mask)
 }
 
 /// `x` rounded towards zero to 8 significant bits: the upper half of its 32 bits.

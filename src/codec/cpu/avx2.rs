@@ -402,8 +402,7 @@ pub(super) fn dense_f32<T: Load>(
     residual: &mut [f32],
     out: &mut [MaybeUninit<u8>],
 ) -> u32 {
-    let convert = |update: &[T], singles: &mut [f32]| convert(update, singles);
-    scalar::converted::<T, 4>(update, residual, out, convert, scalar::dense_f32)
+    scalar::dense_f32(update, residual, out)
 }
 
 #[inline]
@@ -413,23 +412,7 @@ pub(super) fn dense_bf16<T: Load>(
     residual: &mut [f32],
     out: &mut [MaybeUninit<u8>],
 ) -> u32 {
-    let convert = |update: &[T], singles: &mut [f32]| convert(update, singles);
-    scalar::converted::<T, 2>(update, residual, out, convert, scalar::dense_bf16)
-}
-
-/// Makes f32 of each element; both have the same length.
-#[inline]
-#[target_feature(enable = "avx2,f16c")]
-fn convert<T: Load>(update: &[T], singles: &mut [f32]) {
-    let (vectors, rest) = update.as_chunks::<LANES>();
-    let (single_vectors, single_rest) = singles.as_chunks_mut::<LANES>();
-    for (single, u) in single_vectors.iter_mut().zip(vectors) {
-        // SAFETY: both are a vector's elements.
-        unsafe { _mm256_storeu_ps(single.as_mut_ptr(), T::lanes(u.as_ptr())) };
-    }
-    for (single, &u) in single_rest.iter_mut().zip(rest) {
-        *single = u.to_f32();
-    }
+    scalar::dense_bf16(update, residual, out)
 }
 
 #[inline]

@@ -30,8 +30,8 @@ const fn encoders<T: Load>() -> Encoders<T> {
     Encoders {
         sparse,
         bitmap,
-        dense_f32,
-        dense_bf16,
+        dense_f32: scalar::dense_f32,
+        dense_bf16: scalar::dense_bf16,
         magnitudes: scalar::magnitudes,
     }
 }
@@ -325,33 +325,6 @@ fn bitmap<T: Load>(
         log,
     ));
     tally
-}
-
-#[target_feature(enable = "neon")]
-fn dense_f32<T: Load>(update: &[T], residual: &mut [f32], out: &mut [MaybeUninit<u8>]) -> u32 {
-    let convert = |update: &[T], singles: &mut [f32]| convert(update, singles);
-    scalar::converted::<T, 4>(update, residual, out, convert, scalar::dense_f32)
-}
-
-#[target_feature(enable = "neon")]
-fn dense_bf16<T: Load>(update: &[T], residual: &mut [f32], out: &mut [MaybeUninit<u8>]) -> u32 {
-    let convert = |update: &[T], singles: &mut [f32]| convert(update, singles);
-    scalar::converted::<T, 2>(update, residual, out, convert, scalar::dense_bf16)
-}
-
-/// Makes f32 of each element; both have the same length.
-#[inline]
-#[target_feature(enable = "neon")]
-fn convert<T: Load>(update: &[T], singles: &mut [f32]) {
-    let (vectors, rest) = update.as_chunks::<LANES>();
-    let (single_vectors, single_rest) = singles.as_chunks_mut::<LANES>();
-    for (single, u) in single_vectors.iter_mut().zip(vectors) {
-        // SAFETY: both are a vector's elements.
-        unsafe { vst1q_f32(single.as_mut_ptr(), T::lanes(u.as_ptr())) };
-    }
-    for (single, &u) in single_rest.iter_mut().zip(rest) {
-        *single = u.to_f32();
-    }
 }
 
 #[target_feature(enable = "neon")]

@@ -6,7 +6,7 @@ use super::super::arithmetic::{INFINITY, MAGNITUDE, SIGN, TINY, canon, choose};
 use super::super::dense;
 use super::super::draft::CODE;
 use super::super::format::{LOWER, NEGATIVE};
-use super::super::values::Element;
+use super::super::values::{Element, SINGLES};
 use super::{Encoders, Logged, Rule, Table, Tally};
 use std::mem::MaybeUninit;
 
@@ -293,21 +293,19 @@ pub(super) fn apply_word(word: u32, x: f32, target: &mut [f32]) -> u32 {
 }
 
 /// The dense pass: s goes out as f32, and nothing stays.
+///
+/// The loops over single pieces are such that a compiler makes vectors of them, where the caller lets it.
 #[inline(always)]
 pub(super) fn dense_f32<T: Element>(
     update: &[T],
     residual: &mut [f32],
     out: &mut [MaybeUninit<u8>],
 ) -> u32 {
-    let mut dropped = 0;
-    let values = out.as_chunks_mut().0;
-    for ((r, &u), value) in residual.iter_mut().zip(update).zip(values) {
-        let (s, not_finite) = accumulate(*r, u);
-        dropped += u32::from(not_finite);
-        *r = 0.0;
+    let (values, _) = out.as_chunks_mut::<{ size_of::<f32>() }>();
+    whole(update, residual, values, |s, value| {
         *value = s.to_le_bytes().map(MaybeUninit::new);
-    }
-    dropped
+        0.0
+    })
 }
 
 /// The dense pass: s goes out as bf16, and what that rounds away stays.
@@ -317,41 +315,32 @@ pub(super) fn dense_bf16<T: Element>(
     residual: &mut [f32],
     out: &mut [MaybeUninit<u8>],
 ) -> u32 {
-    let mut dropped = 0;
-    let values = out.as_chunks_mut().0;
-    for ((r, &u), value) in residual.iter_mut().zip(update).zip(values) {
-        let (s, not_finite) = accumulate(*r, u);
-        dropped += u32::from(not_finite);
+    let (values, _) = out.as_chunks_mut::<{ size_of::<u16>() }>();
+    whole(update, residual, values, |s, value| {
         let m = dense::to_bf16(s);
-        *r = canon(s - dense::from_bf16(m));
         *value = m.to_le_bytes().map(MaybeUninit::new);
-    }
-    dropped
+        canon(s - dense::from_bf16(m))
+    })
 }
 
-/// Elements that [`converted`] makes f32 at a time.
-const CONVERTED: usize = 1024;
-
-/// For the other paths: a dense pass over an update that `convert` makes f32 first, since a compiler cannot see through
-/// the conversion of halves. The payload has `BYTES` an element.
+/// Hands each s to `send`, with the place of its value; what that gives stays. How many elements were dropped.
 #[inline(always)]
-pub(super) fn converted<T: Element, const BYTES: usize>(
+fn whole<T: Element, V>(
     update: &[T],
     residual: &mut [f32],
-    out: &mut [MaybeUninit<u8>],
-    convert: impl Fn(&[T], &mut [f32]),
-    pass: impl Fn(&[f32], &mut [f32], &mut [MaybeUninit<u8>]) -> u32,
+    values: &mut [V],
+    send: impl Fn(f32, &mut V) -> f32,
 ) -> u32 {
-    let mut singles = [0f32; CONVERTED];
+    let mut room = [0f32; SINGLES];
     let mut dropped = 0;
-    for ((update, residual), out) in update
-        .chunks(CONVERTED)
-        .zip(residual.chunks_mut(CONVERTED))
-        .zip(out.chunks_mut(BYTES * CONVERTED))
-    {
-        let singles = &mut singles[..update.len()];
-        convert(update, singles);
-        dropped += pass(singles, residual, out);
+    let pieces = residual.chunks_mut(SINGLES).zip(values.chunks_mut(SINGLES));
+    for (update, (residual, values)) in update.chunks(SINGLES).zip(pieces) {
+        let update = T::singles(update, &mut room);
+        for ((r, &u), value) in residual.iter_mut().zip(update).zip(values) {
+            let (s, not_finite) = accumulate(*r, u);
+            dropped += u32::from(not_finite);
+            *r = send(s, value);
+        }
     }
     dropped
 }
@@ -359,24 +348,25 @@ pub(super) fn converted<T: Element, const BYTES: usize>(
 /// `p = canon(canon(p) + canon(value * inverse))` for each value. How many elements were not finite, and stay.
 #[inline(always)]
 pub(super) fn apply_f32(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
-    let values = values.as_chunks().0;
-    let mut not_finite = 0;
-    for (p, &value) in target.iter_mut().zip(values) {
-        let value = f32::from_le_bytes(value);
-        let (after, stays) = moved(*p, canon(value * inverse));
-        *p = after;
-        not_finite += u32::from(stays);
-    }
-    not_finite
+    let (values, _) = values.as_chunks::<{ size_of::<f32>() }>();
+    let values = values.iter().map(|value| f32::from_le_bytes(*value));
+    apply_values(values, inverse, target)
 }
 
 /// The same from bf16.
 #[inline(always)]
 pub(super) fn apply_bf16(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
-    let values = values.as_chunks().0;
+    let (values, _) = values.as_chunks::<{ size_of::<u16>() }>();
+    let values = values
+        .iter()
+        .map(|value| dense::from_bf16(u16::from_le_bytes(*value)));
+    apply_values(values, inverse, target)
+}
+
+#[inline(always)]
+fn apply_values(values: impl Iterator<Item = f32>, inverse: f32, target: &mut [f32]) -> u32 {
     let mut not_finite = 0;
-    for (p, &value) in target.iter_mut().zip(values) {
-        let value = dense::from_bf16(u16::from_le_bytes(value));
+    for (p, value) in target.iter_mut().zip(values) {
         let (after, stays) = moved(*p, canon(value * inverse));
         *p = after;
         not_finite += u32::from(stays);
