@@ -55,7 +55,6 @@ impl Path {
             #[cfg(target_arch = "aarch64")]
             Path::Neon => neon::is_available(),
             // Of another architecture.
-            #[allow(unreachable_patterns)]
             _ => false,
         }
     }
