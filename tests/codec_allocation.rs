@@ -9,7 +9,7 @@ use gradring::codec::policy::{
 };
 use gradring::codec::{
     Apply, CHUNK, ChunkOptions, Clipping, Dense, Encoder, EncoderBuilder, Format, MomentumMemory,
-    NamedRange, Record, Unit, Values,
+    NamedRange, PostInput, PostProcessor, Record, Unit, Values,
 };
 use half::{bf16, f16};
 use plain::{Kind, Random, paths, vector};
@@ -80,6 +80,9 @@ fn step(encoder: &mut Encoder, number: u64, update: Values<'_>, sum: &mut [f32])
     formats
 }
 
+/// Two chunks.
+const LONG: usize = CHUNK + 70_000;
+/// Of ranges.
 const ELEMENTS: usize = 2 * 20_000 + 900 + 3000;
 
 /// Two ranges that share a threshold, one of its own, and dense ones.
@@ -93,8 +96,23 @@ fn ranges(own: impl ThresholdPolicy + 'static) -> EncoderBuilder {
     ])
 }
 
+/// Nothing stays: how many hits there are follows from the update alone.
+#[derive(Debug)]
+struct Forget;
+
+impl PostProcessor for Forget {
+    fn kind(&self) -> &'static str {
+        "Forget"
+    }
+
+    fn process(&self, _: &PostInput, residual: &mut [f32]) -> Option<f64> {
+        residual.fill(0.0);
+        Some(0.0)
+    }
+}
+
 fn builders() -> Vec<(&'static str, EncoderBuilder)> {
-    let long = || Encoder::builder(CHUNK + 70_000);
+    let long = || Encoder::builder(LONG);
     let fixed = || Fixed::new(0.25).unwrap();
     let adaptive = || Adaptive::new(1e-3, 1e-2).unwrap();
     vec![
@@ -104,6 +122,10 @@ fn builders() -> Vec<(&'static str, EncoderBuilder)> {
             long().policy(Quantile::new(0.25).unwrap()),
         ),
         ("fixed", long().policy(fixed())),
+        (
+            "both formats",
+            long().policy(fixed()).post_processor(Forget),
+        ),
         ("adaptive", long().policy(adaptive())),
         (
             "target density",
@@ -144,39 +166,94 @@ fn builders() -> Vec<(&'static str, EncoderBuilder)> {
     ]
 }
 
+/// Waits until the threads that encode wait for work: what a thread allocates when it starts is no step's.
+fn wait_for_threads(count: usize) {
+    let waits = |stat: &String| {
+        stat.contains("(gradring encode")
+            && stat.split(") ").nth(1).is_some_and(|s| s.starts_with('S'))
+    };
+    loop {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        // A task may end meanwhile.
+        let stats = tasks
+            .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).ok());
+        if stats.filter(waits).count() == count {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Updates from none that is a hit to nearly all that are, and up and down again; what may grow grows in the first step.
+struct Updates {
+    singles: Vec<Vec<f32>>,
+    f16s: Vec<Vec<f16>>,
+    bf16s: Vec<Vec<bf16>>,
+}
+
+impl Updates {
+    fn of(elements: usize) -> Updates {
+        let mut random = Random(7);
+        let unit = Unit::nearest(0.25, 0.25);
+        let densities = [0.9, 1e-4, 0.3, 1e-2, 0.12, 0.13, 0.9, 1e-6];
+        let kinds = densities
+            .map(Kind::Ordinary)
+            .into_iter()
+            .chain([Kind::Single(u64::MAX)]);
+        let singles: Vec<Vec<f32>> = kinds
+            .map(|kind| vector(&mut random, elements, kind, unit))
+            .collect();
+        Updates {
+            f16s: singles
+                .iter()
+                .map(|of| of.iter().map(|&u| f16::from_f32(u)).collect())
+                .collect(),
+            bf16s: singles
+                .iter()
+                .map(|of| of.iter().map(|&u| bf16::from_f32(u)).collect())
+                .collect(),
+            singles,
+        }
+    }
+
+    fn of_step(&self, number: u64) -> Values<'_> {
+        let at = number as usize % self.singles.len();
+        match number % 4 {
+            0 | 1 => Values::F32(&self.singles[at]),
+            2 => Values::F16(&self.f16s[at]),
+            _ => Values::Bf16(&self.bf16s[at]),
+        }
+    }
+}
+
 fn encoders() {
-    for threads in [1, 2] {
-        for (name, builder) in builders() {
-            let mut encoder = builder.threads(threads).build().unwrap();
-            let elements = encoder.elements();
-            let mut random = Random(7);
-            let unit = Unit::nearest(0.25, 0.25);
-            let mut sum = vec![0.0; elements];
-            // From none to nearly all, and up and down again; what may grow grows in the first step.
-            let densities = [0.9, 1e-4, 0.3, 1e-2, 0.12, 0.13, 0.9, 1e-6];
-            let mut formats = 0;
-            for number in 0..16 {
-                let kind = match number {
-                    9 => Kind::Single(u64::MAX),
-                    number => Kind::Ordinary(densities[number as usize % 8]),
-                };
-                let update = vector(&mut random, elements, kind, unit);
-                let f16s: Vec<f16> = update.iter().map(|&u| f16::from_f32(u)).collect();
-                let bf16s: Vec<bf16> = update.iter().map(|&u| bf16::from_f32(u)).collect();
-                let values = [(&update).into(), (&f16s).into(), (&bf16s).into()];
-                let values: Values<'_> = values[number as usize % 3];
-                let found = allocations(|| {
-                    formats |= step(&mut encoder, number, values, &mut sum);
-                });
-                assert!(
-                    number == 0 || found == 0,
-                    "{name}, {threads} threads: {found} in step {number}"
-                );
-            }
-            let both = [Format::Sparse, Format::Bitmap].map(|format| 1 << format as u32);
-            if name == "fixed" {
-                assert!(both.iter().all(|format| formats & format != 0), "{name}");
-            }
+    let (long, short) = (Updates::of(LONG), Updates::of(ELEMENTS));
+    let builders = builders()
+        .into_iter()
+        .map(|builder| (1, builder))
+        .chain(builders().into_iter().map(|builder| (2, builder)));
+    for (threads, (name, builder)) in builders {
+        let mut encoder = builder.threads(threads).build().unwrap();
+        wait_for_threads(threads - 1);
+        let updates = if encoder.elements() == LONG {
+            &long
+        } else {
+            &short
+        };
+        let mut sum = vec![0.0; encoder.elements()];
+        let mut formats = 0;
+        for number in 0..18 {
+            let found = allocations(|| {
+                formats |= step(&mut encoder, number, updates.of_step(number), &mut sum);
+            });
+            assert!(
+                number == 0 || found == 0,
+                "{name}, {threads} threads: {found} in step {number}"
+            );
+        }
+        let both = [Format::Sparse, Format::Bitmap].map(|format| 1 << format as u32);
+        if name == "both formats" {
+            assert!(both.iter().all(|format| formats & format != 0));
         }
     }
 }
