@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains an example with each policy and option for what is sent, with several numbers of replicas and seeds, and prints a
-# Markdown table against the dense run of the same total batch: accuracy as the mean (the worst) of the seeds, points
-# from dense's mean, compression, and the mean density. The last rows are Deeplearning4j's defaults, the control: those of
+# Markdown table against the dense run of the same total batch: first rate, accuracy in % as the mean (the worst) of the
+# seeds, points from dense's mean, compression, and the mean density. The last rows are Deeplearning4j's defaults, the control: those of
 # one machine must do worse than ours.
 #
 #   examples/policies.sh                                  # mnist, 2 and 4 replicas, seeds 0 1 2: minutes
@@ -64,7 +64,7 @@ row() {
 
 head=() rule=()
 for n in "${replicas[@]}"; do
-  head+=("$n replicas: rate" "accuracy" "to dense" "compression" "density")
+  head+=(rate "$n replicas" "to dense" x density)
   rule+=(--: --: --: --: --:)
 done
 row "what is sent" "${head[@]}"
