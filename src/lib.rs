@@ -19,7 +19,9 @@ pub mod replica {
 }
 
 #[cfg(not(loom))]
-pub use codec::policy::{Fixed, Quantile, ThresholdPolicy};
+pub use codec::policy::{Adaptive, Fixed, Quantile, TargetDensity, ThresholdPolicy};
+#[cfg(not(loom))]
+pub use codec::{Clipping, Dense, MomentumMemory, NamedRange, PostProcessor, Update};
 #[cfg(not(loom))]
 pub use exchange::{Exchange, Reduction, Report, parameter_hash};
 #[cfg(not(loom))]

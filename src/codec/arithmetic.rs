@@ -23,12 +23,14 @@ pub(crate) const SIGN: u32 = 0x8000_0000;
 #[inline(always)]
 #[must_use]
 pub fn canon(x: f32) -> f32 {
-    let bits = x.to_bits();
-    if bits & MAGNITUDE < LEAST_NORMAL {
-        0.0
-    } else {
-        x
-    }
+    choose(x.to_bits() & MAGNITUDE >= LEAST_NORMAL, x, 0.0)
+}
+
+/// `x` if so, else `y`, by masks: what a compiler makes vectors of more readily than of branches.
+#[inline(always)]
+pub(crate) fn choose(so: bool, x: f32, y: f32) -> f32 {
+    let mask = u32::from(so).wrapping_neg();
+    f32::from_bits(x.to_bits() & mask | y.to_bits() & !mask)
 }
 
 /// `x` rounded towards zero to 8 significant bits: the upper half of its 32 bits.

@@ -93,20 +93,38 @@ pub(super) fn encode<T: Element>(
     })
 }
 
+/// The bits of a payload's values as f32.
+macro_rules! with_bits {
+    ($number:expr, $payload:expr, $bits:ident => $body:expr) => {
+        match $number {
+            Dense::F32 => {
+                let (values, _) = $payload.as_chunks::<4>();
+                let $bits = values.iter().map(|value| u32::from_le_bytes(*value));
+                $body
+            }
+            Dense::Bf16 => {
+                let (values, _) = $payload.as_chunks::<2>();
+                let $bits = values
+                    .iter()
+                    .map(|value| u32::from(u16::from_le_bytes(*value)) << 16);
+                $body
+            }
+        }
+    };
+}
+
 /// Checks that a payload of the right length holds canonical finite numbers.
 pub(super) fn check(number: Dense, payload: &[u8]) -> Result<(), DecodeError> {
-    let bits = |value: &[u8]| match number {
-        Dense::F32 => u32::from_le_bytes([value[0], value[1], value[2], value[3]]),
-        Dense::Bf16 => u32::from(u16::from_le_bytes([value[0], value[1]])) << 16,
-    };
     let wrong = |bits: u32| {
         let size = bits & MAGNITUDE;
         (size >= INFINITY) | ((size < LEAST_NORMAL) & (bits != 0))
     };
-    let values = || payload.chunks_exact(number.bytes()).map(bits);
     // Without a branch for each first.
-    if values().fold(false, |any, bits| any | wrong(bits))
-        && let Some((element, found)) = values().enumerate().find(|&(_, bits)| wrong(bits))
+    let any =
+        with_bits!(number, payload, bits => bits.fold(0, |any, bits| any | u32::from(wrong(bits))));
+    if any != 0
+        && let Some((element, found)) =
+            with_bits!(number, payload, bits => bits.enumerate().find(|&(_, bits)| wrong(bits)))
     {
         return Err(DecodeError::Value {
             element,
@@ -118,20 +136,12 @@ pub(super) fn check(number: Dense, payload: &[u8]) -> Result<(), DecodeError> {
 
 /// The sum of the magnitudes of a payload of our own, estimated from 1024 of its values if there are more.
 pub(super) fn l1(number: Dense, payload: &[u8]) -> f64 {
-    let size = |value: &[u8]| {
-        let bits = match number {
-            Dense::F32 => u32::from_le_bytes([value[0], value[1], value[2], value[3]]),
-            Dense::Bf16 => u32::from(u16::from_le_bytes([value[0], value[1]])) << 16,
-        };
-        f64::from(f32::from_bits(bits & MAGNITUDE))
-    };
-    let values = payload.chunks_exact(number.bytes());
-    let (all, stride) = (values.len(), values.len().div_ceil(1024).max(1));
-    let (sum, seen) = values
+    let all = payload.len() / number.bytes();
+    let size = |bits: u32| f64::from(f32::from_bits(bits & MAGNITUDE));
+    let stride = all.div_ceil(1024).max(1);
+    let (sum, seen) = with_bits!(number, payload, bits => bits
         .step_by(stride)
-        .fold((0.0, 0u32), |(sum, seen), value| {
-            (sum + size(value), seen + 1)
-        });
+        .fold((0.0, 0u32), |(sum, seen), bits| (sum + size(bits), seen + 1)));
     sum / f64::from(seen.max(1)) * all as f64
 }
 

@@ -110,6 +110,28 @@ pub enum EncodeError {
         /// The visit.
         found: usize,
     },
+    /// A chunk is visited out of turn: twice, or before those that come first.
+    #[error("visit {found} of a step, expected visit {expected}: each comes once, in order")]
+    Turn {
+        /// The visit whose turn it is; how many there are, when all have been made.
+        expected: usize,
+        /// The visit.
+        found: usize,
+    },
+    /// A visit or an end without a step that has begun.
+    #[error("no step has begun")]
+    NotBegun,
+    /// A step begins or ends while chunks of the one before, or of this one, have not been encoded, or a step begins
+    /// before the one before has been ended.
+    #[error(
+        "the step that has begun has not ended; {found} of {expected} chunks have been encoded"
+    )]
+    Unfinished {
+        /// The chunks.
+        expected: usize,
+        /// How many of them have been encoded.
+        found: usize,
+    },
     /// More than a chunk.
     #[error("a chunk of {found} elements; it can have at most {CHUNK}")]
     TooLong {

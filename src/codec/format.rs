@@ -7,7 +7,7 @@
 //! | *sparse* | 2 B + 2 h | B counts (u16), the hits of each block; then the hits, block by block, ascending, one u16 each: bit 15 the sign, bits 0 to 14 the index in the block |
 //! | *bitmap* | 4 ceil(n / 16) | element i in bits 2 (i mod 16) of word i / 16: 00 nothing, 01 +v, 10 -v, 11 invalid; bits past the end are 00 |
 //!
-//! | *dense f32*, *dense bf16* | 4 n, 2 n | the values of a chunk that is not compressed (see [`dense`](super::dense)); 0 hits |
+//! | *dense f32*, *dense bf16* | 4 n, 2 n | the values of a chunk that is not compressed (see [`dense`](mod@super::dense)); 0 hits |
 //!
 //! Of the first two the smaller one is used, sparse when equal; the change is at density 1/8. The choice never changes a
 //! value. Both go back to Deeplearning4j's threshold and bitmap encodings, with half the bytes a hit and symmetric signs.
@@ -222,13 +222,16 @@ fn check_sparse(elements: usize, hits: usize, payload: &[u8]) -> Result<(), Deco
         let length = (elements - block * BLOCK).min(BLOCK);
         // All pairs without a branch first: ascending and the last inside means that all are inside.
         let index = |at: usize| half(codes, at) & !NEGATIVE;
-        let ascending = codes
-            .chunks_exact(2)
-            .zip(codes.get(2..).unwrap_or_default().chunks_exact(2))
-            .fold(true, |fine, (a, b)| {
-                let [a, b] = [a, b].map(|x| u16::from_le_bytes([x[0], x[1]]) & !NEGATIVE);
-                fine & (a < b)
-            });
+        let pairs = codes.as_chunks::<2>().0.iter();
+        let differences = pairs.clone().zip(pairs.skip(1)).map(|(&a, &b)| {
+            let [a, b] = [
+                u16::from_le_bytes(a) & !NEGATIVE,
+                u16::from_le_bytes(b) & !NEGATIVE,
+            ];
+            a.wrapping_sub(b)
+        });
+        // The difference of two numbers of 15 bits has bit 15 where the first one is less.
+        let ascending = differences.fold(NEGATIVE, |all, difference| all & difference) != 0;
         let count = codes.len() / 2;
         if ascending && (count == 0 || usize::from(index(count - 1)) < length) {
             continue;

@@ -7,9 +7,7 @@
 
 use super::arithmetic::canon;
 use super::residual::{Residual, ResidualError};
-use super::values::{Values, with_slice};
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
+use super::values::{Element, SINGLES, Values, with_slice};
 use thiserror::Error;
 
 /// What a momentum memory is made with.
@@ -69,9 +67,6 @@ pub enum MemoryError {
     },
 }
 
-/// Elements that are made f32 at a time.
-const PIECE: usize = 1024;
-
 /// The memory of one replica.
 pub(super) struct Velocity {
     settings: MomentumMemory,
@@ -120,7 +115,7 @@ impl Velocity {
         let Some(norm) = self.settings.norm else {
             return 1.0;
         };
-        let most = f64::from(norm) / (self.replicas.max(1) as f64).sqrt();
+        let most = f64::from(norm) / (self.replicas as f64).sqrt();
         // Four sums, in a fixed order: the same bits everywhere.
         let mut sums = [0f64; 4];
         pieces(gradient, |gradient| {
@@ -150,42 +145,18 @@ impl Velocity {
     }
 }
 
-/// Calls `with` for at most [`PIECE`] elements at a time, as f32.
+/// Calls `with` for at most [`SINGLES`] elements at a time, as f32.
 fn pieces(values: Values<'_>, mut with: impl FnMut(&[f32])) {
-    let mut singles = [0f32; PIECE];
-    with_slice!(values, values => for piece in values.chunks(PIECE) {
-        with(Single::singles(piece, &mut singles));
+    let mut room = [0f32; SINGLES];
+    with_slice!(values, values => for piece in values.chunks(SINGLES) {
+        with(Element::singles(piece, &mut room));
     });
-}
-
-/// Slices of numbers that become f32.
-trait Single: Sized {
-    fn singles<'a>(piece: &'a [Self], room: &'a mut [f32; PIECE]) -> &'a [f32];
-}
-
-impl Single for f32 {
-    fn singles<'a>(piece: &'a [f32], _: &'a mut [f32; PIECE]) -> &'a [f32] {
-        piece
-    }
-}
-
-impl Single for f16 {
-    fn singles<'a>(piece: &'a [f16], room: &'a mut [f32; PIECE]) -> &'a [f32] {
-        piece.convert_to_f32_slice(&mut room[..piece.len()]);
-        &room[..piece.len()]
-    }
-}
-
-impl Single for bf16 {
-    fn singles<'a>(piece: &'a [bf16], room: &'a mut [f32; PIECE]) -> &'a [f32] {
-        piece.convert_to_f32_slice(&mut room[..piece.len()]);
-        &room[..piece.len()]
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::{bf16, f16};
 
     fn velocity(settings: MomentumMemory, replicas: usize, elements: usize) -> Velocity {
         Velocity::new(settings, replicas, elements).unwrap()

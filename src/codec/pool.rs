@@ -71,6 +71,8 @@ impl Shared {
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// The process whose threads they are.
+    pid: u32,
 }
 
 impl Pool {
@@ -79,6 +81,7 @@ impl Pool {
         let mut pool = Pool {
             shared: Arc::default(),
             threads: Vec::new(),
+            pid: std::process::id(),
         };
         for number in 1..threads {
             let shared = Arc::clone(&pool.shared);
@@ -136,6 +139,11 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        if std::process::id() != self.pid {
+            // A forked child has no such threads; it would wait for them for ever.
+            std::mem::forget(std::mem::take(&mut self.threads));
+            return;
+        }
         self.shared.lock().ended = true;
         self.shared.begun.notify_all();
         for thread in self.threads.drain(..) {

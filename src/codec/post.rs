@@ -37,15 +37,17 @@ pub trait PostProcessor: Send + Sync + Debug {
     }
 }
 
-/// Runs the part of `post` that is not fused.
-pub(super) fn process(post: &dyn PostProcessor, input: &PostInput, residual: &mut [f32]) -> f64 {
-    let Some(taken) = post.process(input, residual) else {
-        return 0.0;
-    };
+/// Runs the part of `post` that is not fused: what it took away, `None` if it changed nothing.
+pub(super) fn process(
+    post: &dyn PostProcessor,
+    input: &PostInput,
+    residual: &mut [f32],
+) -> Option<f64> {
+    let taken = post.process(input, residual)?;
     for r in residual {
         *r = if r.is_finite() { canon(*r) } else { 0.0 };
     }
-    taken
+    Some(taken)
 }
 
 /// Clamps the residual to a multiple of the threshold every few steps, as Deeplearning4j's `ResidualClippingPostProcessor`
@@ -128,7 +130,7 @@ mod tests {
             unit: Unit::new(1.0, 1.0).unwrap(),
         };
         let mut residual = [1.0; 5];
-        assert_eq!(process(&Scribble, &input, &mut residual), 3.0);
+        assert_eq!(process(&Scribble, &input, &mut residual), Some(3.0));
         let bits = residual.map(f32::to_bits);
         assert_eq!(bits, [0.0, 0.0, 0.0, 0.0, 2.0].map(f32::to_bits));
     }

@@ -56,7 +56,7 @@ impl NamedRange {
     pub(crate) fn agreement(&self) -> String {
         let coding = match &self.coding {
             Coding::Shared => "shared threshold".to_owned(),
-            Coding::Own(policy) => policy.kind().to_owned(),
+            Coding::Own(policy) => format!("own threshold by {}", policy.kind()),
             Coding::Dense(number) => format!("dense {number}"),
         };
         format!("{} ({} elements, {coding})", self.name, self.elements)

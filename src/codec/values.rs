@@ -1,5 +1,6 @@
 //! The numbers of an update, in the type in which the trainer has them.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::ops::Range;
 
@@ -115,15 +116,26 @@ impl Update for Values<'_> {
 
 from_slices!(f32 => F32, f16 => F16, bf16 => Bf16);
 
+/// Elements that [`Element::singles`] makes f32 at a time.
+pub(crate) const SINGLES: usize = 1024;
+
 /// What an update's element can be.
 pub(crate) trait Element: super::cpu::Input {
     fn to_f32(self) -> f32;
+
+    /// At most [`SINGLES`] elements as f32; `room` is used if they are not.
+    fn singles<'a>(piece: &'a [Self], room: &'a mut [f32; SINGLES]) -> &'a [f32];
 }
 
 impl Element for f32 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         self
+    }
+
+    #[inline(always)]
+    fn singles<'a>(piece: &'a [f32], _: &'a mut [f32; SINGLES]) -> &'a [f32] {
+        piece
     }
 }
 
@@ -132,11 +144,23 @@ impl Element for f16 {
     fn to_f32(self) -> f32 {
         f16::to_f32(self)
     }
+
+    #[inline(always)]
+    fn singles<'a>(piece: &'a [f16], room: &'a mut [f32; SINGLES]) -> &'a [f32] {
+        piece.convert_to_f32_slice(&mut room[..piece.len()]);
+        &room[..piece.len()]
+    }
 }
 
 impl Element for bf16 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
         bf16::to_f32(self)
+    }
+
+    #[inline(always)]
+    fn singles<'a>(piece: &'a [bf16], room: &'a mut [f32; SINGLES]) -> &'a [f32] {
+        piece.convert_to_f32_slice(&mut room[..piece.len()]);
+        &room[..piece.len()]
     }
 }

@@ -151,8 +151,9 @@ impl Builder {
                 return Err(invalid("code path", "one that this processor has", path));
             }
             Some(path) => path,
-            None => Path::from_env()
-                .map_err(|error| invalid("GRADRING_SIMD", "scalar or avx2", error))?,
+            None => Path::from_env().map_err(|error| {
+                invalid("GRADRING_SIMD", "a path that this processor has", error)
+            })?,
         };
         if let Some(memory) = memory {
             encoder = encoder.momentum(memory, replica.world_size());

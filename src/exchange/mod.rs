@@ -203,14 +203,17 @@ impl Exchange {
         let length = self.encoder.elements();
         if let Some(update) = update {
             self.check_length("the update", update.len())?;
-            self.encoder.begin(self.step, update).map_err(codec_error)?;
         }
-        let begun_ns = nanoseconds(start);
-
         let shared = Arc::clone(&self.shared);
         let engine = &mut *shared.engine();
         let operation = Operation::new(target.kind, self.index, length as u64, 0);
+        // What entering refuses has not happened: neither policies nor the momentum memory may have seen the update.
         let wait = shared.enter(engine, operation)?;
+        let entered = Instant::now();
+        if let Some(update) = update {
+            self.encoder.begin(self.step, update).map_err(codec_error)?;
+        }
+        let begun_ns = nanoseconds(entered);
         let layout = self.encoder.layout();
         let chunks = layout.len() as u64;
         let mut lockstep = Lockstep {
@@ -252,7 +255,7 @@ impl Exchange {
         self.hash = None;
 
         if update.is_some() {
-            self.encoder.end();
+            self.encoder.end().map_err(codec_error)?;
             report.note(&self.encoder);
         }
         if report.contributors > 0 {
@@ -299,7 +302,7 @@ fn compare_hashes(wait: &Wait<'_>, step: u64, hashes: Vec<u64>) -> Result<(), Er
     }
 }
 
-/// The codec refuses only slices of wrong lengths, and lengths are compared before it is called.
+/// The codec refuses only slices of wrong lengths, which are compared before it is called, and visits out of turn.
 fn codec_error(error: EncodeError) -> Error {
     Error::Invalid {
         what: "a chunk",

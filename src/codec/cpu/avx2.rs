@@ -7,6 +7,7 @@ use super::super::arithmetic::{INFINITY, LEAST_NORMAL, MAGNITUDE, SIGN, TINY};
 use super::super::draft::CODE;
 use super::super::format::NEGATIVE;
 use super::super::values::Element;
+use super::front::FRONT;
 use super::{Encoders, Logged, Rule, Table, Tally, scalar};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
@@ -32,6 +33,13 @@ const fn encoders<T: Load>() -> Encoders<T> {
         dense_bf16,
         magnitudes,
     }
+}
+
+/// Whether this processor has the path.
+pub(super) fn is_available() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("popcnt")
 }
 
 /// Elements of a vector.
@@ -97,7 +105,7 @@ fn signs(lanes: __m256i) -> u32 {
 }
 
 /// What a group can be loaded from.
-trait Load: Element {
+pub(super) trait Load: Element {
     /// Loads a vector and makes it f32.
     ///
     /// # Safety
@@ -157,53 +165,21 @@ unsafe fn store(to: *mut f32, group: Group) {
     }
 }
 
-/// The group's s where a value is special, in the residual's place: the scalar rule, in vectors. Hits that cannot be
-/// had back from what they leave are logged. How many elements were dropped.
+/// [`scalar::careful`] in vectors.
 ///
 /// Slices, not vectors, go in and out, so that the pass itself keeps its vectors in registers.
 #[cold]
 #[inline(never)]
 #[target_feature(enable = "avx2")]
-fn careful<T: Load>(
+pub(super) fn careful<T: Load>(
     residual: &mut [f32],
     update: &[T],
     first: usize,
     rule: &Rule,
     log: &mut Vec<Logged>,
 ) -> u32 {
-    let mut dropped = 0;
-    for (r, &u) in residual.iter_mut().zip(update) {
-        let (s, not_finite) = scalar::accumulate(*r, u);
-        *r = s;
-        dropped += u32::from(not_finite);
-    }
-    for (i, s) in residual.iter().enumerate() {
-        // What is logged is a hit: it is far above the threshold.
-        if s.to_bits() & MAGNITUDE >= rule.logged {
-            log.push((first + i, *s));
-        }
-    }
-    dropped
+    scalar::careful(residual, update, first, rule, log)
 }
-
-/// For each mask of eight lanes, the byte shuffle that moves its lanes' halves to the front.
-static FRONT: [[u8; 16]; 256] = {
-    let mut table = [[0x80; 16]; 256];
-    let mut mask = 0;
-    while mask < 256 {
-        let (mut lane, mut place) = (0, 0);
-        while lane < 8 {
-            if mask >> lane & 1 == 1 {
-                table[mask][2 * place] = 2 * lane;
-                table[mask][2 * place + 1] = 2 * lane + 1;
-                place += 1;
-            }
-            lane += 1;
-        }
-        mask += 1;
-    }
-    table
-};
 
 /// `s` less a unit of its sign where `hits` is set. (`s - 0` is `s`: it is not -0.)
 #[inline]
@@ -286,7 +262,7 @@ fn pass<T: Load, const SKIP: bool>(
 /// Asks for the memory that the pass will come to after this group.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn ahead<T>(residual: &[f32], update: &[T]) {
+pub(super) fn ahead<T>(residual: &[f32], update: &[T]) {
     // Nothing is read that could be seen, wherever these point.
     for line in [AHEAD, AHEAD + 16] {
         _mm_prefetch::<_MM_HINT_T0>(residual.as_ptr().wrapping_add(line).cast());
@@ -409,82 +385,40 @@ fn bitmap<T: Load>(
 }
 
 #[target_feature(enable = "avx2")]
-fn clamp(residual: &mut [f32], bound: f32) -> f64 {
-    let mut taken = 0.0;
-    // The sum is in index order: groups with nothing past the bound add nothing to it.
-    for group in residual.chunks_mut(GROUP) {
-        if group.iter().any(|r| r.abs() > bound) {
-            taken = scalar::clamp_from(taken, group, bound);
-        }
-    }
-    taken
+pub(super) fn clamp(residual: &mut [f32], bound: f32) -> f64 {
+    scalar::clamp(residual, bound)
 }
 
 #[target_feature(enable = "avx2,f16c")]
-fn magnitudes<T: Load>(residual: &[f32], update: &[T], out: &mut Vec<f32>) {
+pub(super) fn magnitudes<T: Load>(residual: &[f32], update: &[T], out: &mut Vec<f32>) {
     scalar::magnitudes(residual, update, out);
 }
 
-/// Elements that the dense passes convert at a time.
-const DENSE: usize = 1024;
-
-/// The scalar pass where the compiler may use vectors; halves are made f32 before it, since it cannot see through their
-/// conversion.
 #[target_feature(enable = "avx2,f16c")]
-fn dense_f32<T: Load>(update: &[T], residual: &mut [f32], out: &mut [MaybeUninit<u8>]) -> u32 {
-    let mut converted = [0f32; DENSE];
-    let mut dropped = 0;
-    for ((update, residual), out) in update
-        .chunks(DENSE)
-        .zip(residual.chunks_mut(DENSE))
-        .zip(out.chunks_mut(4 * DENSE))
-    {
-        dropped += scalar::dense_f32(singles(update, &mut converted), residual, out);
-    }
-    dropped
+pub(super) fn dense_f32<T: Load>(
+    update: &[T],
+    residual: &mut [f32],
+    out: &mut [MaybeUninit<u8>],
+) -> u32 {
+    scalar::dense_f32(update, residual, out)
 }
 
-/// As [`dense_f32`].
 #[target_feature(enable = "avx2,f16c")]
-fn dense_bf16<T: Load>(update: &[T], residual: &mut [f32], out: &mut [MaybeUninit<u8>]) -> u32 {
-    let mut converted = [0f32; DENSE];
-    let mut dropped = 0;
-    for ((update, residual), out) in update
-        .chunks(DENSE)
-        .zip(residual.chunks_mut(DENSE))
-        .zip(out.chunks_mut(2 * DENSE))
-    {
-        dropped += scalar::dense_bf16(singles(update, &mut converted), residual, out);
-    }
-    dropped
-}
-
-/// At most [`DENSE`] elements as f32.
-#[inline]
-#[target_feature(enable = "avx2,f16c")]
-fn singles<'a, T: Load>(update: &[T], converted: &'a mut [f32; DENSE]) -> &'a [f32] {
-    let vectors = update.chunks_exact(LANES);
-    for (&u, f) in vectors
-        .remainder()
-        .iter()
-        .zip(&mut converted[vectors.len() * LANES..])
-    {
-        *f = u.to_f32();
-    }
-    for (u, f) in vectors.zip(converted.chunks_exact_mut(LANES)) {
-        // SAFETY: both are a vector's elements.
-        unsafe { _mm256_storeu_ps(f.as_mut_ptr(), T::lanes(u.as_ptr())) };
-    }
-    &converted[..update.len()]
+pub(super) fn dense_bf16<T: Load>(
+    update: &[T],
+    residual: &mut [f32],
+    out: &mut [MaybeUninit<u8>],
+) -> u32 {
+    scalar::dense_bf16(update, residual, out)
 }
 
 #[target_feature(enable = "avx2")]
-fn apply_f32(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
+pub(super) fn apply_f32(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
     scalar::apply_f32(values, inverse, target)
 }
 
 #[target_feature(enable = "avx2")]
-fn apply_bf16(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
+pub(super) fn apply_bf16(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
     scalar::apply_bf16(values, inverse, target)
 }
 
@@ -519,18 +453,15 @@ unsafe fn apply_sparse(hits: &[u8], x: f32, target: &mut [f32]) -> u32 {
 }
 
 #[target_feature(enable = "avx2")]
-fn ask(from: *const u8, bytes: usize) {
+pub(super) fn ask(from: *const u8, bytes: usize) {
     for line in (0..bytes).step_by(64) {
         _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line).cast());
     }
 }
 
-/// Bitmaps with fewer hits than one in this many elements are applied bit by bit.
-const DRAINED: usize = 32;
-
 #[target_feature(enable = "avx2,popcnt")]
 fn apply_bitmap(words: &[u8], hits: usize, x: f32, target: &mut [f32]) -> u32 {
-    if hits < target.len() / DRAINED {
+    if hits < target.len() / scalar::DRAINED {
         return drain(words, x, target);
     }
     let infinity = _mm256_set1_epi32(INFINITY as i32);
@@ -576,16 +507,8 @@ fn apply_bitmap(words: &[u8], hits: usize, x: f32, target: &mut [f32]) -> u32 {
     not_finite + drain(&words[4 * whole..], x, rest)
 }
 
-/// Bit by bit, empty words two at a time.
 #[inline]
 #[target_feature(enable = "avx2,popcnt")]
-fn drain(words: &[u8], x: f32, target: &mut [f32]) -> u32 {
-    let mut not_finite = 0;
-    for (words, target) in words.chunks(8).zip(target.chunks_mut(32)) {
-        if words.iter().all(|&byte| byte == 0) {
-            continue;
-        }
-        not_finite += scalar::apply_bitmap(words, 0, x, target);
-    }
-    not_finite
+pub(super) fn drain(words: &[u8], x: f32, target: &mut [f32]) -> u32 {
+    scalar::drain(words, x, target)
 }

@@ -7,6 +7,12 @@ pub(crate) mod scalar;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod front;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 use super::apply::{self, Applied, Apply};
 use super::arithmetic::{INFINITY, Unit};
@@ -27,11 +33,15 @@ pub enum Path {
     Scalar,
     /// 256-bit vectors (x86-64 with AVX2 and F16C).
     Avx2,
+    /// 512-bit vectors and masks (x86-64 with AVX512-VBMI2: Ice Lake, Zen 4 and later).
+    Avx512,
+    /// 128-bit vectors (aarch64).
+    Neon,
 }
 
 impl Path {
     /// Every path there is, available here or not, best last.
-    pub const ALL: [Path; 2] = [Path::Scalar, Path::Avx2];
+    pub const ALL: [Path; 4] = [Path::Scalar, Path::Avx2, Path::Avx512, Path::Neon];
 
     /// Whether this processor can run it.
     #[must_use]
@@ -39,13 +49,14 @@ impl Path {
         match self {
             Path::Scalar => true,
             #[cfg(target_arch = "x86_64")]
-            Path::Avx2 => {
-                is_x86_feature_detected!("avx2")
-                    && is_x86_feature_detected!("f16c")
-                    && is_x86_feature_detected!("popcnt")
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            Path::Avx2 => false,
+            Path::Avx2 => avx2::is_available(),
+            #[cfg(target_arch = "x86_64")]
+            Path::Avx512 => avx512::is_available(),
+            #[cfg(target_arch = "aarch64")]
+            Path::Neon => neon::is_available(),
+            // Of another architecture.
+            #[allow(unreachable_patterns)]
+            _ => false,
         }
     }
 
@@ -56,8 +67,8 @@ impl Path {
         available.unwrap_or(Path::Scalar)
     }
 
-    /// The path that the environment variable `GRADRING_SIMD` names (`scalar`, `avx2`), or the best one when it is not
-    /// set.
+    /// The path that the environment variable `GRADRING_SIMD` names (`scalar`, `avx2`, `avx512`, `neon`), or the
+    /// best one when it is not set.
     ///
     /// # Errors
     /// [`PathError::Unknown`] and [`PathError::Unavailable`]: a path that was asked for is never replaced in silence.
@@ -85,6 +96,8 @@ impl Path {
         match self {
             Path::Scalar => "scalar",
             Path::Avx2 => "avx2",
+            Path::Avx512 => "avx512",
+            Path::Neon => "neon",
         }
     }
 
@@ -175,6 +188,10 @@ impl Path {
         match self {
             #[cfg(target_arch = "x86_64")]
             Path::Avx2 if self.is_available() => Kernels(&avx2::TABLE),
+            #[cfg(target_arch = "x86_64")]
+            Path::Avx512 if self.is_available() => Kernels(&avx512::TABLE),
+            #[cfg(target_arch = "aarch64")]
+            Path::Neon if self.is_available() => Kernels(&neon::TABLE),
             _ => Kernels(&scalar::TABLE),
         }
     }
@@ -191,7 +208,7 @@ impl std::fmt::Display for Path {
 pub enum PathError {
     /// There is no such path.
     #[error(
-        "GRADRING_SIMD is {found:?}; it can be scalar or avx2, or unset for the best available"
+        "GRADRING_SIMD is {found:?}; it can be scalar, avx2, avx512 or neon, or unset for the best available"
     )]
     Unknown {
         /// What the variable says.

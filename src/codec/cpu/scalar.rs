@@ -2,11 +2,11 @@
 //!
 //! The other paths hand their last few elements to these kernels, and are tested against them.
 
-use super::super::arithmetic::{INFINITY, MAGNITUDE, SIGN, TINY, canon};
+use super::super::arithmetic::{INFINITY, MAGNITUDE, SIGN, TINY, canon, choose};
 use super::super::dense;
 use super::super::draft::CODE;
 use super::super::format::{LOWER, NEGATIVE};
-use super::super::values::Element;
+use super::super::values::{Element, SINGLES};
 use super::{Encoders, Logged, Rule, Table, Tally};
 use std::mem::MaybeUninit;
 
@@ -40,11 +40,8 @@ const fn encoders<T: Element>() -> Encoders<T> {
 pub(crate) fn accumulate<T: Element>(r: f32, u: T) -> (f32, bool) {
     let sum = r + canon(u.to_f32());
     // An update that is not finite makes a sum that is not.
-    if sum.to_bits() & MAGNITUDE < INFINITY {
-        (canon(sum), false)
-    } else {
-        (r, true)
-    }
+    let finite = sum.to_bits() & MAGNITUDE < INFINITY;
+    (choose(finite, canon(sum), r), !finite)
 }
 
 /// `s` with one unit of its sign taken away.
@@ -114,6 +111,31 @@ fn accumulate_plain<T: Element>(rule: &Rule, residual: &mut [f32], update: &[T])
     Some(largest)
 }
 
+/// For the other paths: s of each element, where some value is special, in the residual's place. Hits that cannot be had
+/// back from what they leave are logged. How many elements were dropped.
+#[inline(always)]
+pub(super) fn careful<T: Element>(
+    residual: &mut [f32],
+    update: &[T],
+    first: usize,
+    rule: &Rule,
+    log: &mut Vec<Logged>,
+) -> u32 {
+    let mut dropped = 0;
+    for (r, &u) in residual.iter_mut().zip(update) {
+        let (s, not_finite) = accumulate(*r, u);
+        *r = s;
+        dropped += u32::from(not_finite);
+    }
+    for (i, s) in residual.iter().enumerate() {
+        // What is logged is a hit: it is far above the threshold.
+        if s.to_bits() & MAGNITUDE >= rule.logged {
+            log.push((first + i, *s));
+        }
+    }
+    dropped
+}
+
 pub(super) fn sparse<T: Element>(
     rule: &Rule,
     update: &[T],
@@ -163,12 +185,20 @@ pub(super) fn bitmap<T: Element>(
     tally
 }
 
+#[inline(always)]
 pub(super) fn clamp(residual: &mut [f32], bound: f32) -> f64 {
-    clamp_from(0.0, residual, bound)
+    let mut taken = 0.0;
+    // The sum is in index order: groups with nothing past the bound add nothing to it.
+    for group in residual.chunks_mut(GROUP) {
+        if group.iter().any(|r| r.abs() > bound) {
+            taken = clamp_from(taken, group, bound);
+        }
+    }
+    taken
 }
 
 /// Clamps, and adds what that takes away to `taken`, in index order.
-pub(super) fn clamp_from(mut taken: f64, residual: &mut [f32], bound: f32) -> f64 {
+fn clamp_from(mut taken: f64, residual: &mut [f32], bound: f32) -> f64 {
     for r in residual {
         if r.abs() > bound {
             taken += f64::from(r.abs()) - f64::from(bound);
@@ -184,11 +214,8 @@ pub(super) fn clamp_from(mut taken: f64, residual: &mut [f32], bound: f32) -> f6
 /// value can overflow it, as it would in any trainer; that is seen, and counted, from then on.
 #[inline(always)]
 pub(super) fn moved(p: f32, x: f32) -> (f32, bool) {
-    if p.to_bits() & MAGNITUDE < INFINITY {
-        (canon(canon(p) + x), false)
-    } else {
-        (p, true)
-    }
+    let finite = p.to_bits() & MAGNITUDE < INFINITY;
+    (choose(finite, canon(canon(p) + x), p), !finite)
 }
 
 /// # Safety
@@ -231,6 +258,22 @@ pub(super) fn apply_bitmap(words: &[u8], _hits: usize, x: f32, target: &mut [f32
     not_finite
 }
 
+/// For the other paths: bitmaps with fewer hits than one in this many elements are drained.
+pub(super) const DRAINED: usize = 32;
+
+/// A bitmap of few hits, bit by bit, empty words two at a time.
+#[inline(always)]
+pub(super) fn drain(words: &[u8], x: f32, target: &mut [f32]) -> u32 {
+    let mut not_finite = 0;
+    for (words, target) in words.chunks(8).zip(target.chunks_mut(32)) {
+        if words.iter().all(|&byte| byte == 0) {
+            continue;
+        }
+        not_finite += apply_bitmap(words, 0, x, target);
+    }
+    not_finite
+}
+
 /// One word of a bitmap onto its elements, bit by bit.
 #[inline(always)]
 pub(super) fn apply_word(word: u32, x: f32, target: &mut [f32]) -> u32 {
@@ -250,21 +293,19 @@ pub(super) fn apply_word(word: u32, x: f32, target: &mut [f32]) -> u32 {
 }
 
 /// The dense pass: s goes out as f32, and nothing stays.
+///
+/// The loops over single pieces are such that a compiler makes vectors of them, where the caller lets it.
 #[inline(always)]
 pub(super) fn dense_f32<T: Element>(
     update: &[T],
     residual: &mut [f32],
     out: &mut [MaybeUninit<u8>],
 ) -> u32 {
-    let mut dropped = 0;
-    let values = out.chunks_exact_mut(size_of::<f32>());
-    for ((r, &u), value) in residual.iter_mut().zip(update).zip(values) {
-        let (s, not_finite) = accumulate(*r, u);
-        dropped += u32::from(not_finite);
-        *r = 0.0;
-        value.copy_from_slice(&s.to_le_bytes().map(MaybeUninit::new));
-    }
-    dropped
+    let (values, _) = out.as_chunks_mut::<{ size_of::<f32>() }>();
+    whole(update, residual, values, |s, value| {
+        *value = s.to_le_bytes().map(MaybeUninit::new);
+        0.0
+    })
 }
 
 /// The dense pass: s goes out as bf16, and what that rounds away stays.
@@ -274,14 +315,32 @@ pub(super) fn dense_bf16<T: Element>(
     residual: &mut [f32],
     out: &mut [MaybeUninit<u8>],
 ) -> u32 {
-    let mut dropped = 0;
-    let values = out.chunks_exact_mut(size_of::<u16>());
-    for ((r, &u), value) in residual.iter_mut().zip(update).zip(values) {
-        let (s, not_finite) = accumulate(*r, u);
-        dropped += u32::from(not_finite);
+    let (values, _) = out.as_chunks_mut::<{ size_of::<u16>() }>();
+    whole(update, residual, values, |s, value| {
         let m = dense::to_bf16(s);
-        *r = canon(s - dense::from_bf16(m));
-        value.copy_from_slice(&m.to_le_bytes().map(MaybeUninit::new));
+        *value = m.to_le_bytes().map(MaybeUninit::new);
+        canon(s - dense::from_bf16(m))
+    })
+}
+
+/// Hands each s to `send`, with the place of its value; what that gives stays. How many elements were dropped.
+#[inline(always)]
+fn whole<T: Element, V>(
+    update: &[T],
+    residual: &mut [f32],
+    values: &mut [V],
+    send: impl Fn(f32, &mut V) -> f32,
+) -> u32 {
+    let mut room = [0f32; SINGLES];
+    let mut dropped = 0;
+    let pieces = residual.chunks_mut(SINGLES).zip(values.chunks_mut(SINGLES));
+    for (update, (residual, values)) in update.chunks(SINGLES).zip(pieces) {
+        let update = T::singles(update, &mut room);
+        for ((r, &u), value) in residual.iter_mut().zip(update).zip(values) {
+            let (s, not_finite) = accumulate(*r, u);
+            dropped += u32::from(not_finite);
+            *r = send(s, value);
+        }
     }
     dropped
 }
@@ -289,24 +348,25 @@ pub(super) fn dense_bf16<T: Element>(
 /// `p = canon(canon(p) + canon(value * inverse))` for each value. How many elements were not finite, and stay.
 #[inline(always)]
 pub(super) fn apply_f32(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
-    let values = values.chunks_exact(size_of::<f32>());
-    let mut not_finite = 0;
-    for (p, value) in target.iter_mut().zip(values) {
-        let value = f32::from_le_bytes([value[0], value[1], value[2], value[3]]);
-        let (after, stays) = moved(*p, canon(value * inverse));
-        *p = after;
-        not_finite += u32::from(stays);
-    }
-    not_finite
+    let (values, _) = values.as_chunks::<{ size_of::<f32>() }>();
+    let values = values.iter().map(|value| f32::from_le_bytes(*value));
+    apply_values(values, inverse, target)
 }
 
 /// The same from bf16.
 #[inline(always)]
 pub(super) fn apply_bf16(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
-    let values = values.chunks_exact(size_of::<u16>());
+    let (values, _) = values.as_chunks::<{ size_of::<u16>() }>();
+    let values = values
+        .iter()
+        .map(|value| dense::from_bf16(u16::from_le_bytes(*value)));
+    apply_values(values, inverse, target)
+}
+
+#[inline(always)]
+fn apply_values(values: impl Iterator<Item = f32>, inverse: f32, target: &mut [f32]) -> u32 {
     let mut not_finite = 0;
     for (p, value) in target.iter_mut().zip(values) {
-        let value = dense::from_bf16(u16::from_le_bytes([value[0], value[1]]));
         let (after, stays) = moved(*p, canon(value * inverse));
         *p = after;
         not_finite += u32::from(stays);

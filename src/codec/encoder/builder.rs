@@ -78,7 +78,7 @@ impl EncoderBuilder {
         self
     }
 
-    /// Momentum in front of the encoder, in a run of so many replicas. Default: none.
+    /// Momentum in front of the encoder, in a run of so many replicas, at least 1. Default: none.
     #[must_use]
     pub fn momentum(mut self, memory: MomentumMemory, replicas: usize) -> Self {
         (self.memory, self.replicas) = (Some(memory), replicas);
@@ -123,6 +123,9 @@ impl EncoderBuilder {
                 found: self.threads,
             });
         }
+        if self.replicas == 0 {
+            return Err(EncoderError::Replicas);
+        }
         let mut ranges = self.ranges;
         if ranges.is_empty() {
             ranges.push(NamedRange::compressed(self.name.clone(), self.elements));
@@ -136,6 +139,8 @@ impl EncoderBuilder {
                 found: found.unwrap_or(usize::MAX),
             });
         }
+        // First of all that grows with the vector: a length that no memory holds is an error here.
+        let residual = Residual::zeroed(self.elements)?;
         let mut scopes = Vec::new();
         if ranges.iter().any(|r| matches!(r.coding, Coding::Shared)) {
             scopes.push(Scope::new(self.name, self.policy));
@@ -179,7 +184,7 @@ impl EncoderBuilder {
             .collect();
         Ok(Encoder {
             path: self.path,
-            residual: Residual::zeroed(self.elements)?,
+            residual,
             chunks: chunks.into(),
             scopes,
             post: self.post,
@@ -189,6 +194,7 @@ impl EncoderBuilder {
             batch: 0..0,
             current: 0,
             step: 0,
+            next: None,
             magnitudes: Vec::new(),
             hits: self.keeps_hits.then(Vec::new),
             percentiles: self.debug.then(|| (Vec::new(), Vec::new())),
@@ -208,6 +214,9 @@ pub enum EncoderError {
         /// The ranges'.
         found: usize,
     },
+    /// A momentum memory in a run of no replicas.
+    #[error("a momentum memory for 0 replicas; there is at least 1")]
+    Replicas,
     /// No threads, or too many.
     #[error("{found} threads; an encoder can have 1 to {MOST_THREADS}")]
     Threads {

@@ -11,7 +11,7 @@ pub use builder::{EncoderBuilder, EncoderError, MOST_THREADS};
 pub use scope::{ScopeState, ScopeStateError};
 
 use super::cpu::Path;
-use super::encode::{Budget, ChunkOptions, EncodeError};
+use super::encode::{Budget, ChunkOptions, EncodeError, look_at};
 use super::memory::Velocity;
 use super::policy::PolicyState;
 use super::pool::Pool;
@@ -62,7 +62,7 @@ pub struct Message {
 ///     let unit = message.unit.map_or(1.0, |unit| unit.v());
 ///     Path::best().apply(&record, unit, Apply::Subtract, &mut parameters[message.elements])?;
 /// }
-/// encoder.end();
+/// encoder.end()?;
 /// assert_eq!(parameters, [0.75, 1.25, 1.0, 0.9375]);
 /// assert_eq!(encoder.residual(), [0.25, 0.0, 0.125, 0.0]);
 /// assert_eq!(encoder.stats().hits, 2);
@@ -83,6 +83,8 @@ pub struct Encoder {
     /// The slot that was finished last.
     current: usize,
     step: u64,
+    /// The visit whose turn it is in the step that has begun; `None` between steps.
+    next: Option<usize>,
     magnitudes: Vec<f32>,
     hits: Option<Vec<usize>>,
     /// Of each scope, and the room that making them takes.
@@ -130,9 +132,14 @@ impl Encoder {
     /// thresholds.
     ///
     /// # Errors
-    /// [`EncodeError::Lengths`] when the update has another length than the vector; nothing has changed then.
+    /// [`EncodeError::Lengths`] when the update has another length than the vector; [`EncodeError::Unfinished`] when the
+    /// step before has not [ended](Self::end). Nothing has changed then.
     pub fn begin(&mut self, step: u64, update: Values<'_>) -> Result<(), EncodeError> {
         self.check(update)?;
+        if let Some(found) = self.next {
+            let expected = self.chunks();
+            return Err(EncodeError::Unfinished { expected, found });
+        }
         self.step = step;
         self.batch = 0..0;
         self.stats = StepStats::default();
@@ -155,6 +162,7 @@ impl Encoder {
                 &mut self.magnitudes,
             )?;
         }
+        self.next = Some(0);
         Ok(())
     }
 
@@ -171,27 +179,37 @@ impl Encoder {
     /// order, with the same update.
     ///
     /// # Errors
-    /// [`EncodeError::Lengths`] when the update has another length than the vector; [`EncodeError::Visit`] past the last
-    /// chunk.
+    /// [`EncodeError::Lengths`] when the update has another length than the vector; [`EncodeError::NotBegun`];
+    /// [`EncodeError::Visit`] past the last chunk, [`EncodeError::Turn`] when it is another one's turn. Nothing has
+    /// changed then.
     pub fn encode(&mut self, visit: usize, update: Values<'_>) -> Result<Message, EncodeError> {
         self.check(update)?;
+        let next = self.next.ok_or(EncodeError::NotBegun)?;
         if visit >= self.chunks() {
             return Err(EncodeError::Visit {
                 expected: self.chunks(),
                 found: visit,
             });
         }
+        if visit != next {
+            return Err(EncodeError::Turn {
+                expected: next,
+                found: visit,
+            });
+        }
         if !self.batch.contains(&visit) {
             self.fill(visit, update);
         }
+        // Whatever becomes of it, a chunk is finished once: what stands in its slot is used up by that.
+        self.next = Some(visit + 1);
         self.current = visit - self.batch.start;
-        Ok(self.finish())
+        self.finish()
     }
 
     /// Takes the next chunks through the first stage, one a thread.
     fn fill(&mut self, visit: usize, update: Values<'_>) {
         let count = self.slots.len().min(self.chunks() - visit);
-        self.batch = visit..visit + count;
+        self.batch = 0..0;
         let first = (self.step % self.chunks() as u64) as usize;
         for (ahead, slot) in self.slots[..count].iter_mut().enumerate() {
             slot.chunk = (first + visit + ahead) % self.chunks.len();
@@ -238,16 +256,18 @@ impl Encoder {
                 }
             }
         }
+        self.batch = visit..visit + count;
     }
 
     /// The second stage of the current slot's chunk.
-    fn finish(&mut self) -> Message {
+    fn finish(&mut self) -> Result<Message, EncodeError> {
         let slot = &mut self.slots[self.current];
         let chunk = &self.chunks[slot.chunk];
         let residual = &mut self.residual[chunk.elements.clone()];
         let stats = &mut self.stats;
-        let mut encoded = match (slot.whole, slot.unit, chunk.coding) {
-            (None, Some(unit), ChunkCoding::Threshold(scope)) => {
+        let mut encoded = match chunk.coding {
+            ChunkCoding::Threshold(scope) => {
+                let unit = slot.unit.ok_or(EncodeError::NotBegun)?;
                 let scope = &mut self.scopes[scope];
                 let options = ChunkOptions {
                     clip: self.post.as_ref().and_then(|post| post.clip(self.step)),
@@ -269,15 +289,12 @@ impl Encoder {
                 stats.l1_sent += hits as f64 * f64::from(unit.v());
                 encoded
             }
-            (Some(encoded), ..) => {
+            ChunkCoding::Dense(number) => {
+                let encoded = slot.whole.ok_or(EncodeError::NotBegun)??;
                 stats.dense_chunks += 1;
-                if let Some(number) = encoded.format.dense() {
-                    stats.l1_sent += dense::l1(number, slot.draft.payload());
-                }
+                stats.l1_sent += dense::l1(number, slot.draft.payload());
                 encoded
             }
-            // `fill` gives each slot a unit or a whole.
-            _ => unreachable!("a chunk is finished once, after it was filled"),
         };
         match encoded.format {
             Format::Sparse => stats.sparse_chunks += 1,
@@ -289,7 +306,10 @@ impl Encoder {
                 step: self.step,
                 unit,
             };
-            encoded.clipped += post::process(&**post, &input, residual);
+            if let Some(taken) = post::process(&**post, &input, residual) {
+                encoded.clipped += taken;
+                (encoded.residual_max, encoded.residual_l1) = look_at(residual);
+            }
         }
         stats.residual_max = stats.residual_max.max(encoded.residual_max);
         stats.residual_l1 += encoded.residual_l1;
@@ -306,12 +326,12 @@ impl Encoder {
                 }
             });
         }
-        Message {
+        Ok(Message {
             elements: chunk.elements.clone(),
             format: encoded.format,
             unit: slot.unit,
             hits: encoded.hits,
-        }
+        })
     }
 
     /// The payload of the chunk that was encoded last.
@@ -321,7 +341,16 @@ impl Encoder {
     }
 
     /// Ends a step all of whose chunks have been encoded: policies hear of it in the next one.
-    pub fn end(&mut self) {
+    ///
+    /// # Errors
+    /// [`EncodeError::Unfinished`] while chunks have not been encoded, [`EncodeError::NotBegun`]; nothing has changed
+    /// then.
+    pub fn end(&mut self) -> Result<(), EncodeError> {
+        let (expected, found) = (self.chunks(), self.next.ok_or(EncodeError::NotBegun)?);
+        if found < expected {
+            return Err(EncodeError::Unfinished { expected, found });
+        }
+        self.next = None;
         for scope in &mut self.scopes {
             scope.end();
         }
@@ -334,6 +363,7 @@ impl Encoder {
                 percentiles.push(ResidualPercentiles::of(residual, t, room));
             }
         }
+        Ok(())
     }
 
     /// What the step did, so far.

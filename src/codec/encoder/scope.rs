@@ -56,7 +56,7 @@ impl Scope {
         sample: &mut Vec<f32>,
     ) -> Result<(), EncodeError> {
         let elements = self.stats.elements;
-        let wanted = self.policy.sample_size(elements, step);
+        let wanted = self.policy.sample_size(elements, step).min(elements);
         sample.clear();
         for range in self.ranges.iter().filter(|_| wanted > 0) {
             // Each range's share of the sample is its share of the elements.

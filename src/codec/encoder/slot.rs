@@ -2,7 +2,7 @@
 
 use crate::codec::cpu::Kernels;
 use crate::codec::draft::Draft;
-use crate::codec::encode::Encoded;
+use crate::codec::encode::{EncodeError, Encoded};
 use crate::codec::ranges::{Chunk, ChunkCoding};
 use crate::codec::values::with_slice;
 use crate::codec::{Unit, Values, dense};
@@ -14,7 +14,7 @@ pub(super) struct Slot {
     pub(super) chunk: usize,
     pub(super) unit: Option<Unit>,
     /// What a dense chunk came to.
-    pub(super) whole: Option<Encoded>,
+    pub(super) whole: Option<Result<Encoded, EncodeError>>,
     pub(super) budgets: (usize, usize),
 }
 
@@ -48,7 +48,7 @@ impl Slot {
             }
             (ChunkCoding::Dense(number), _) => {
                 let out = self.draft.payload_mut();
-                self.whole = dense::encode(kernels, residual, update, number, out).ok();
+                self.whole = Some(dense::encode(kernels, residual, update, number, out));
             }
             (ChunkCoding::Threshold(_), None) => {}
         });

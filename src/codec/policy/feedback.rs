@@ -1,6 +1,7 @@
 //! A threshold that follows the density of the step before, in small equal factors.
 
-use super::counting::{Counting, Mode};
+use super::counting::Counting;
+use super::memory::{Memory, THRESHOLDS};
 use super::selection::{Selection, sample_size};
 use super::settings::{Magnitude, Settings, given_threshold};
 use super::{LastStep, PolicyError, PolicyInput, PolicyState, PolicyStateError};
@@ -213,116 +214,6 @@ impl Feedback {
             memories => Ok(Memory::merged(memories).write(kind)),
         }
     }
-}
-
-/// Thresholds that a policy may have.
-const THRESHOLDS: RangeInclusive<f64> = Unit::LEAST as f64..=Unit::MOST as f64;
-
-/// What is kept from step to step. As a [`PolicyState`] its numbers are the mode (0 sparse, 1 dense), then the threshold
-/// if there is one yet, then the density if there is one yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Memory {
-    mode: Mode,
-    threshold: Option<f64>,
-    /// The last one counted; `None` without a threshold.
-    density: Option<f64>,
-}
-
-impl Memory {
-    fn write(&self, kind: &str) -> PolicyState {
-        let mode = match self.mode {
-            Mode::Sparse => 0.0,
-            Mode::Dense => 1.0,
-        };
-        let numbers = [Some(mode), self.threshold, self.density];
-        PolicyState::new(kind, numbers.into_iter().flatten().collect::<Vec<f64>>())
-    }
-
-    fn read(kind: &str, state: &PolicyState) -> Result<Memory, PolicyStateError> {
-        let (mode, threshold, density) = match *state.numbers_of(kind)? {
-            [mode] => (mode, None, None),
-            [mode, threshold] => (mode, Some(threshold), None),
-            [mode, threshold, density] => (mode, Some(threshold), Some(density)),
-            ref numbers => {
-                return Err(PolicyStateError::Count {
-                    expected: "1 to 3",
-                    found: numbers.len(),
-                });
-            }
-        };
-        let wrong = |what, expected, found| PolicyStateError::Number {
-            what,
-            expected,
-            found,
-        };
-        let mode = match mode {
-            0.0 => Mode::Sparse,
-            1.0 => Mode::Dense,
-            found => return Err(wrong("a mode", "0 or 1", found)),
-        };
-        // A NaN is in no range.
-        if let Some(t) = threshold.filter(|t| !THRESHOLDS.contains(t)) {
-            return Err(wrong("a threshold", "2^-100 to 2^98", t));
-        }
-        if let Some(r) = density.filter(|r| !(0.0..=1.0).contains(r)) {
-            return Err(wrong("a density", "0 to 1", r));
-        }
-        Ok(Memory {
-            mode,
-            threshold,
-            density,
-        })
-    }
-
-    /// Those that have a threshold as one: the thresholds' geometric mean, since they move in factors; the densities'
-    /// arithmetic mean, since one may be 0; and the mode of most, dense where they are as many.
-    fn merged(memories: &[Memory]) -> Memory {
-        let used = || memories.iter().filter(|memory| memory.threshold.is_some());
-        if used().count() == 0 {
-            return Memory {
-                mode: most_frequent(memories.iter()),
-                ..Memory::default()
-            };
-        }
-        let ln = used().filter_map(|memory| memory.threshold).map(f64::ln);
-        let threshold = mean(ln).map(f64::exp);
-        Memory {
-            mode: most_frequent(used()),
-            threshold: within(threshold, used().map(|memory| memory.threshold)),
-            density: within(
-                mean(used().filter_map(|memory| memory.density)),
-                used().map(|memory| memory.density),
-            ),
-        }
-    }
-}
-
-fn most_frequent<'a>(memories: impl Iterator<Item = &'a Memory>) -> Mode {
-    let balance: i64 = memories
-        .map(|memory| match memory.mode {
-            Mode::Dense => 1,
-            Mode::Sparse => -1,
-        })
-        .sum();
-    if balance < 0 {
-        Mode::Sparse
-    } else {
-        Mode::Dense
-    }
-}
-
-/// The arithmetic mean; `None` of nothing.
-fn mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = numbers.fold((0.0, 0u32), |(sum, count), x| (sum + x, count + 1));
-    (count > 0).then(|| sum / f64::from(count))
-}
-
-/// `mean`, which rounding may have taken out of the range of those that it is the mean of, back in it. So the mean of
-/// equal numbers is that number, to the last bit.
-fn within(mean: Option<f64>, numbers: impl Iterator<Item = Option<f64>> + Clone) -> Option<f64> {
-    let least = numbers.clone().flatten().reduce(f64::min)?;
-    let most = numbers.flatten().reduce(f64::max)?;
-    mean.map(|mean| mean.clamp(least, most))
 }
 
 /// The methods that [`Adaptive`](super::Adaptive) and [`TargetDensity`](super::TargetDensity) have in common.

@@ -16,6 +16,7 @@ mod adaptive;
 mod counting;
 mod feedback;
 mod fixed;
+mod memory;
 mod quantile;
 mod selection;
 mod settings;

@@ -34,8 +34,7 @@ pub(super) struct Selection {
 impl Selection {
     /// Makes room for samples of `size` elements asked for of `elements`, so that later ones need no memory.
     pub(super) fn reserve(&mut self, elements: usize, size: usize) {
-        // A sample comes in whole runs, and as everything where that is hardly more.
-        let most = elements.min(size.saturating_add(size / 4).saturating_add(128));
+        let most = most_sampled(elements, size);
         self.larger.clear();
         self.larger.reserve_exact(most);
         self.ordered.clear();
@@ -102,6 +101,12 @@ impl Selection {
     }
 }
 
+/// The most elements of a sample of `size` asked for of `elements`: it comes in whole runs, and as everything where that
+/// is hardly more.
+fn most_sampled(elements: usize, size: usize) -> usize {
+    elements.min(size.saturating_add(size / 4).saturating_add(128))
+}
+
 /// The threshold of 8 significant bits next to `kth`, the k-th largest of a sample, with which the number of hits in the
 /// sample is nearest to k; of two equally near, and where the upper one has no hits, the lower one. `larger`: all
 /// elements of the sample that are at least `kth` cut to 8 significant bits, or more.
@@ -163,6 +168,20 @@ mod tests {
         assert_eq!(selection.threshold(1e-2, 0, &[], None), None);
         let none = [f32::NAN; 2];
         assert_eq!(selection.threshold(1e-2, 2, &none, None), None);
+    }
+
+    #[test]
+    fn no_sample_is_larger_than_the_room_that_is_made_for_it() {
+        let path = crate::codec::Path::best();
+        let zeros = vec![0.0; 20_000];
+        for elements in [0, 1, 79, 80, 81, 1000, 5119, 5120, 5121, 20_000] {
+            for size in (0..=elements).step_by(1 + elements / 997) {
+                let (zeros, mut sample) = (&zeros[..elements], Vec::new());
+                path.magnitudes(zeros, zeros, size, 1, &mut sample).unwrap();
+                let most = most_sampled(elements, size);
+                assert!(sample.len() <= most, "{size} of {elements}");
+            }
+        }
     }
 
     #[test]

@@ -1,17 +1,28 @@
 //! What a policy remembers from step to step, as numbers that can be saved, restored and merged.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
 /// What a policy remembers from step to step. Settings are no part of it: a restored policy keeps its own.
 ///
-/// Two states are equal when their kinds are and their numbers have the same bits.
+/// Two states are equal when their kinds are and their numbers have the same bits. With serde each number becomes the
+/// integer that has its 64 bits: not every format, nor every reader of one, keeps a decimal's last digit.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PolicyState {
     /// The [`kind`](super::ThresholdPolicy::kind) of the policy that it is of.
     pub kind: String,
     /// The policy's own numbers, in its own order. Finite in every state that this crate's policies give.
+    #[serde(serialize_with = "write_bits", deserialize_with = "read_bits")]
     pub numbers: Vec<f64>,
+}
+
+fn write_bits<S: Serializer>(numbers: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(numbers.iter().map(|x| x.to_bits()))
+}
+
+fn read_bits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
+    let bits = Vec::<u64>::deserialize(deserializer)?;
+    Ok(bits.into_iter().map(f64::from_bits).collect())
 }
 
 impl PolicyState {
@@ -56,9 +67,8 @@ impl PolicyState {
 
 impl PartialEq for PolicyState {
     fn eq(&self, other: &PolicyState) -> bool {
-        let bits = |state: &PolicyState| state.numbers.iter().map(|x| x.to_bits()).collect();
-        let (mine, theirs): (Vec<u64>, Vec<u64>) = (bits(self), bits(other));
-        self.kind == other.kind && mine == theirs
+        let bits = |state: &PolicyState| state.numbers.clone().into_iter().map(f64::to_bits);
+        self.kind == other.kind && bits(self).eq(bits(other))
     }
 }
 
@@ -114,8 +124,17 @@ mod tests {
 
     #[test]
     fn a_state_goes_through_serde_bit_for_bit() {
-        let state = PolicyState::new("Adaptive", [0.1, f64::MIN_POSITIVE, 1.0 / 3.0]);
+        // The first is one whose decimal digits serde_json reads as its neighbour.
+        let numbers = [0.051_965_728_701_737_476, 1.0 / 3.0, -0.0, f64::NAN, 1e300];
+        let state = PolicyState::new("Adaptive", numbers);
         let text = serde_json::to_string(&state).unwrap();
         assert_eq!(serde_json::from_str::<PolicyState>(&text).unwrap(), state);
+        for damaged in [
+            r#"{"kind":"a"}"#,
+            r#"{"kind":"a","numbers":[0.5]}"#,
+            r#"{"kind":"a","numbers":[-1]}"#,
+        ] {
+            assert!(serde_json::from_str::<PolicyState>(damaged).is_err());
+        }
     }
 }

@@ -1,12 +1,19 @@
-//! The codec: fused encode beside the memory's own speed, decode and apply, and what a policy costs.
+//! The codec: fused encode beside the memory's own speed, decode and apply, what a policy costs, the formats for
+//! elsewhere.
 //!
 //! `cargo bench --bench codec [-- --json] [-- --quick] [-- FILTER]`
 
+#[path = "../common/mod.rs"]
 mod common;
+mod formats;
 
 use common::{Against, Bench, Random, Times, time};
 use gradring::codec::policy::{LastStep, PolicyInput, Quantile, ThresholdPolicy};
-use gradring::codec::{Apply, Budget, CHUNK, ChunkOptions, Path, Record, Residual, Unit, cut8};
+use gradring::codec::{
+    Apply, BLOCK, Budget, CHUNK, ChunkOptions, Dense, Encoder, Path, Record, Residual, Unit,
+    Values, cut8,
+};
+use half::{bf16, f16};
 use std::time::Duration;
 
 /// ResNet-50's parameters.
@@ -26,9 +33,13 @@ fn main() {
         .filter(|path| path.is_available())
     {
         encode(&mut bench, path, &mut arena);
+        halves(&mut bench, path, &mut arena);
+        dense(&mut bench, path, &mut arena);
         apply(&mut bench, path, &mut arena);
         quantile(&mut bench, path, &mut arena);
     }
+    threads(&mut bench, &mut arena);
+    formats::run(&mut bench);
 }
 
 /// The memory that all figures use: update and target as a trainer has them, the residual as the codec has it.
@@ -149,6 +160,185 @@ fn encode(bench: &mut Bench, path: Path, arena: &mut Arena) {
             (seen / density - 1.0).abs() < error,
             "{name}: the density was {seen:e}"
         );
+    }
+}
+
+/// Updates of two bytes an element: 10 bytes to move instead of 12.
+fn halves(bench: &mut Bench, path: Path, arena: &mut Arena) {
+    for number in ["f16", "bf16"] {
+        let name = format!("{path} encode of {number}, density 1e-3");
+        if !bench.wants(&name) {
+            continue;
+        }
+        let f16s: Vec<f16> = if number == "f16" {
+            arena.update.iter().map(|&u| f16::from_f32(u)).collect()
+        } else {
+            Vec::new()
+        };
+        let bf16s: Vec<bf16> = if number == "bf16" {
+            arena.update.iter().map(|&u| bf16::from_f32(u)).collect()
+        } else {
+            Vec::new()
+        };
+        let unit = threshold(1e-3);
+        let arena = std::cell::RefCell::new(&mut *arena);
+        let mut ours = || {
+            let arena = &mut **arena.borrow_mut();
+            arena.reset();
+            time(|| {
+                for (at, residual) in arena.residual.chunks_mut(CHUNK).enumerate() {
+                    let range = CHUNK * at..CHUNK * at + residual.len();
+                    let update = if f16s.is_empty() {
+                        Values::Bf16(&bf16s[range])
+                    } else {
+                        Values::F16(&f16s[range])
+                    };
+                    arena.payload.clear();
+                    let options = ChunkOptions::default();
+                    path.encode(residual, update, unit, &options, &mut arena.payload)
+                        .expect("equal lengths of at most a chunk");
+                }
+            })
+        };
+        let mut theirs = || {
+            let arena = &mut **arena.borrow_mut();
+            arena.reset();
+            time(|| add(&mut arena.residual, &arena.update))
+        };
+        let times = bench.interleave(ROUNDS, &mut [&mut ours, &mut theirs]);
+        let against = Against {
+            ratio: times[1].over(&times[0]),
+            reference: "r += u, both f32",
+        };
+        bench.report(&name, times[0].median() * 1e3, "ms", Some(against));
+    }
+}
+
+/// Without compression, block by block: f32 moves 16 bytes an element, bf16 14.
+fn dense(bench: &mut Bench, path: Path, arena: &mut Arena) {
+    for number in [Dense::F32, Dense::Bf16] {
+        let name = format!("{path} encode, dense {number}");
+        if !bench.wants(&name) {
+            continue;
+        }
+        let arena = std::cell::RefCell::new(&mut *arena);
+        let mut ours = || {
+            let arena = &mut **arena.borrow_mut();
+            arena.reset();
+            time(|| {
+                let blocks = arena.residual.chunks_mut(BLOCK);
+                for (residual, update) in blocks.zip(arena.update.chunks(BLOCK)) {
+                    arena.payload.clear();
+                    path.encode_dense(residual, update, number, &mut arena.payload)
+                        .expect("equal lengths of at most a chunk");
+                }
+            })
+        };
+        let mut theirs = || {
+            let arena = &mut **arena.borrow_mut();
+            arena.reset();
+            time(|| add(&mut arena.residual, &arena.update))
+        };
+        let times = bench.interleave(ROUNDS, &mut [&mut ours, &mut theirs]);
+        let against = Against {
+            ratio: times[1].over(&times[0]),
+            reference: ADD,
+        };
+        bench.report(&name, times[0].median() * 1e3, "ms", Some(against));
+    }
+    for number in [Dense::F32, Dense::Bf16] {
+        let name = format!("{path} Subtract, dense {number}");
+        if !bench.wants(&name) {
+            continue;
+        }
+        arena.reset();
+        let mut payload = Vec::new();
+        let (residual, update) = (&mut arena.residual[..BLOCK], &arena.update[..BLOCK]);
+        path.encode_dense(residual, update, number, &mut payload)
+            .expect("a block");
+        let arena = std::cell::RefCell::new(&mut *arena);
+        let mut ours = || {
+            let arena = &mut **arena.borrow_mut();
+            time(|| {
+                for target in arena.target.chunks_exact_mut(BLOCK) {
+                    let record = Record {
+                        format: number.format(),
+                        hits: 0,
+                        elements: BLOCK,
+                        payload: &payload,
+                    };
+                    path.apply(&record, 0.5, Apply::Subtract, target)
+                        .expect("a record of our own");
+                }
+            })
+        };
+        let mut theirs = || {
+            let arena = &mut **arena.borrow_mut();
+            time(|| add(&mut arena.target, &arena.update))
+        };
+        let times = bench.interleave(ROUNDS, &mut [&mut ours, &mut theirs]);
+        let against = Against {
+            ratio: times[1].over(&times[0]),
+            reference: "p += u",
+        };
+        bench.report(&name, times[0].median() * 1e3, "ms", Some(against));
+    }
+}
+
+/// A whole encoder, with its policy, step after step, on one thread and on two, beside `r += u` on as many.
+fn threads(bench: &mut Bench, arena: &mut Arena) {
+    for (density, threads) in [(1e-3, 1), (1e-3, 2), (1e-2, 1), (1e-2, 2)] {
+        let name = format!("encoder on {threads} threads, density {density:e}");
+        if !bench.wants(&name) {
+            continue;
+        }
+        let elements = arena.update.len();
+        let mut encoder = Encoder::builder(elements)
+            .policy(Quantile::new(density).expect("a density"))
+            .threads(threads)
+            .build()
+            .expect("an encoder");
+        let mut step = 0;
+        let update = &arena.update;
+        let mut ours = || {
+            let update = Values::F32(update);
+            let took = time(|| {
+                encoder.begin(step, update).expect("equal lengths");
+                for visit in 0..encoder.chunks() {
+                    encoder.encode(visit, update).expect("a chunk");
+                }
+                encoder.end().expect("all chunks were encoded");
+            });
+            step += 1;
+            took
+        };
+        let residual = &mut arena.residual;
+        let mut theirs = || {
+            residual.fill(0.0);
+            time(|| {
+                if threads == 1 {
+                    add(residual, update);
+                } else {
+                    let middle = elements / 2;
+                    let (low, high) = residual.split_at_mut(middle);
+                    std::thread::scope(|scope| {
+                        scope.spawn(|| add(high, &update[middle..]));
+                        add(low, &update[..middle]);
+                    });
+                }
+            })
+        };
+        let times = bench.interleave(ROUNDS, &mut [&mut ours, &mut theirs]);
+        let reference = if threads == 1 {
+            ADD
+        } else {
+            "r += u on two threads"
+        };
+        let against = Against {
+            ratio: times[1].over(&times[0]),
+            reference,
+        };
+        bench.report(&name, times[0].median() * 1e3, "ms", Some(against));
     }
 }
 
