@@ -50,7 +50,11 @@ fn equal<T: Number>(found: &[T], expected: &[T]) -> bool {
         && found
             .iter()
             .zip(expected)
-            .all(|(a, b)| a == b || (a != a && b != b))
+            .all(|(a, b)| a == b || is_nan(a) && is_nan(b))
+}
+
+fn is_nan<T: Number>(x: &T) -> bool {
+    x.partial_cmp(x).is_none()
 }
 
 fn numbers<T: Number>(values: &[Value]) -> Vec<T> {
