@@ -3,7 +3,8 @@
 use crate::codec::encode::EncodeError;
 use crate::codec::policy::{LastStep, PolicyInput, PolicyState, PolicyStateError, ThresholdPolicy};
 use crate::codec::stats::ScopeStats;
-use crate::codec::{Path, Unit, Values};
+use crate::codec::values::with_slice;
+use crate::codec::{Path, Unit, Values, sample};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::ops::Range;
 use thiserror::Error;
@@ -53,21 +54,21 @@ impl Scope {
         residual: &[f32],
         update: Values<'_>,
         step: u64,
-        sample: &mut Vec<f32>,
+        magnitudes: &mut Vec<f32>,
     ) -> Result<(), EncodeError> {
         let elements = self.stats.elements;
         let wanted = self.policy.sample_size(elements, step).min(elements);
-        sample.clear();
-        for range in self.ranges.iter().filter(|_| wanted > 0) {
-            // Each range's share of the sample is its share of the elements.
-            let share = (wanted as u128 * range.len() as u128).div_ceil(elements as u128) as usize;
-            let (residual, update) = (&residual[range.clone()], update.slice(range.clone()));
-            path.magnitudes(residual, update, share, step, sample)?;
+        magnitudes.clear();
+        if wanted > 0 {
+            let (kernels, ranges) = (path.kernels(), &self.ranges);
+            with_slice!(update, update => {
+                sample::magnitudes(kernels, residual, update, ranges, wanted, step, magnitudes)
+            })?;
         }
         let unit = self.policy.unit(&PolicyInput {
             step,
             elements,
-            sample,
+            sample: magnitudes,
             last: self.last,
         });
         self.stats.unit = Some(unit);
