@@ -129,9 +129,10 @@ fn records(seeds: &mut Seeds) -> io::Result<()> {
             .position(|known| *known == format)
             .unwrap_or(0) as u8
     };
+    let large = |elements| if elements < 1024 { 0 } else { 0x40 };
     for (at, sent) in sent().iter().enumerate() {
         let choices =
-            number(sent.format) | if at % 2 == 0 { 4 } else { 0 } | if at % 3 == 0 { 8 } else { 0 };
+            number(sent.format) | (at as u8 % 2) << 2 | (at as u8 % 3) << 3 | large(sent.elements);
         seeds.add(
             "record",
             &sent.name,
@@ -141,7 +142,8 @@ fn records(seeds: &mut Seeds) -> io::Result<()> {
         )?;
     }
     let mut wrong = |name: &str, format, elements, hits, payload: &[u8]| {
-        seeds.add("record", name, number(format), &[elements, hits], payload)
+        let choices = number(format) | large(elements);
+        seeds.add("record", name, choices, &[elements, hits], payload)
     };
     let n = BLOCK + 5;
     let sparse = Format::Sparse;
@@ -252,7 +254,7 @@ fn records(seeds: &mut Seeds) -> io::Result<()> {
     seeds.add(
         "record",
         "fitting",
-        0x80,
+        0xc0,
         &[n, 0],
         &halves(&[2, 1, 7, 9, 4]),
     )?;

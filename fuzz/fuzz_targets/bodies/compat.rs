@@ -22,7 +22,7 @@ const THRESHOLDS: [f32; 8] = [
     f32::INFINITY,
 ];
 /// Larger targets find nothing more.
-const MOST: usize = 1 << 16;
+const MOST: usize = 1 << 10;
 
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
