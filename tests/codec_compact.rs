@@ -376,6 +376,30 @@ fn each_way_in_which_a_stream_can_be_wrong_has_its_name() {
         }
     );
 
+    // The longest gaps that a stream can say: an escape of a single hit's parameter, and of a block's own largest.
+    let longest = (16 << 17) + (1 << 18) - 1;
+    assert_eq!(
+        refusal(&[0, 0, 0xfc, 0xff, 0x0f], CHUNK, 1),
+        CompactError::Index {
+            hit: 0,
+            expected: CHUNK,
+            found: longest
+        }
+    );
+    // Bits 1, 1111 for each of 8 blocks, then 16 zeros, 0, 18 ones.
+    let mut own = [0xff; 11];
+    own[4] = 0x01;
+    own[5] = 0x00;
+    own[6] = 0xfc;
+    assert_eq!(
+        refusal(&own, CHUNK, 2),
+        CompactError::Index {
+            hit: 0,
+            expected: CHUNK,
+            found: (16 << 15) + (1 << 18) - 1
+        }
+    );
+
     // Elements 0 and 1 of 4: bits 0, 1 0, 1 0, and zeros.
     let two = stream(Format::Sparse, 4, &vec![(0, false), (1, false)]);
     assert_eq!(two, [0b0000_1010]);

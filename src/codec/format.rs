@@ -7,7 +7,7 @@
 //! | *sparse* | 2 B + 2 h | B counts (u16), the hits of each block; then the hits, block by block, ascending, one u16 each: bit 15 the sign, bits 0 to 14 the index in the block |
 //! | *bitmap* | 4 ceil(n / 16) | element i in bits 2 (i mod 16) of word i / 16: 00 nothing, 01 +v, 10 -v, 11 invalid; bits past the end are 00 |
 //!
-//! | *dense f32*, *dense bf16* | 4 n, 2 n | the values of a chunk that is not compressed (see [`dense`](super::dense)); 0 hits |
+//! | *dense f32*, *dense bf16* | 4 n, 2 n | the values of a chunk that is not compressed (see [`dense`](mod@super::dense)); 0 hits |
 //!
 //! Of the first two the smaller one is used, sparse when equal; the change is at density 1/8. The choice never changes a
 //! value. Both go back to Deeplearning4j's threshold and bitmap encodings, with half the bytes a hit and symmetric signs.

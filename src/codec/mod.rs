@@ -18,6 +18,7 @@
 //! | [`policy`] | which threshold and unit a step uses |
 //! | [`residual`] | the residual's memory |
 //! | [`compact`] | a chunk's hits within 2 % of their entropy: off the node, in checkpoints |
+//! | [`compat`] | Deeplearning4j's two formats, to talk to JVM peers |
 //! | [`cpu`] | the instruction sets, and the one place that picks among them |
 //!
 //! ```
@@ -42,6 +43,7 @@
 pub mod apply;
 pub mod arithmetic;
 pub mod compact;
+pub mod compat;
 pub mod cpu;
 pub mod dense;
 mod draft;

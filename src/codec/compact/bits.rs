@@ -2,6 +2,8 @@
 
 /// The bytes that are loaded and stored at once.
 const WORD: usize = size_of::<u64>();
+/// The bits of a word that are there whatever part of a byte was used before.
+pub(super) const ROOM: u32 = u64::BITS - 8;
 
 /// Writes bits into a slice that has room for all of them, and for a word more.
 pub(super) struct Writer<'a> {
@@ -23,12 +25,18 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// So many zeros, and the lowest `length` bits of `value`, the others of which are 0; together at most 56 bits.
+    /// So many zeros, and the lowest `length` bits of `value`, the others of which are 0. Between two flushes there is
+    /// room for [`ROOM`] bits.
     #[inline(always)]
     pub(super) fn put(&mut self, zeros: u32, value: u64, length: u32) {
-        debug_assert!(zeros + length <= 56 && value >> length == 0);
+        debug_assert!(self.fill + zeros + length <= 7 + ROOM && value >> length == 0);
         self.bits |= value << (zeros + self.fill);
         self.fill += zeros + length;
+    }
+
+    /// Writes what was put.
+    #[inline(always)]
+    pub(super) fn flush(&mut self) {
         self.bytes[self.at..][..WORD].copy_from_slice(&self.bits.to_le_bytes());
         self.at += (self.fill / 8) as usize;
         self.bits >>= self.fill & !7;
@@ -36,7 +44,8 @@ impl<'a> Writer<'a> {
     }
 
     /// Fills the last byte with zeros; the length.
-    pub(super) fn finish(self) -> usize {
+    pub(super) fn finish(mut self) -> usize {
+        self.flush();
         // The last store has written the bits of a byte that is not full.
         self.at + usize::from(self.fill > 0)
     }
@@ -62,7 +71,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next 56 bits and perhaps more.
+    /// The next [`ROOM`] bits and perhaps more.
     ///
     /// The word is ORed over what is there before its place depends on the last code (Giesen 2018), which keeps the
     /// load out of the chain from one code to the next.
@@ -74,14 +83,20 @@ impl<'a> Reader<'a> {
         };
         self.bits |= word << self.fill;
         self.at += ((63 - self.fill) / 8) as usize;
-        self.fill |= 56;
+        self.fill |= ROOM;
         self.bits
     }
 
-    /// Goes on by so many bits, at most those of the last window.
+    /// What is left of the last window.
+    #[inline(always)]
+    pub(super) fn rest(&self) -> u64 {
+        self.bits
+    }
+
+    /// Goes on by so many bits; from one window to the next at most [`ROOM`].
     #[inline(always)]
     pub(super) fn skip(&mut self, bits: u32) {
-        debug_assert!(bits <= self.fill.min(56));
+        debug_assert!(bits <= self.fill);
         self.bits >>= bits;
         self.fill -= bits;
     }
@@ -144,6 +159,7 @@ mod tests {
         let mut writer = Writer::new(&mut bytes);
         for (value, length) in values {
             writer.put(0, value, length);
+            writer.flush();
         }
         let length = writer.finish();
         assert_eq!(length, 85usize.div_ceil(8));

@@ -2,7 +2,7 @@
 
 use super::bits::Reader;
 use super::parameter::{Lengths, Parameters, length};
-use super::{CompactError, ESCAPE, PARAMETER, width};
+use super::{CompactError, ESCAPE, PAIRED, PARAMETER, width};
 use crate::codec::format::sparse_len;
 use crate::codec::{BLOCK, CHUNK};
 
@@ -11,7 +11,7 @@ use crate::codec::{BLOCK, CHUNK};
 /// The payload is that of a right sparse record of `elements` and `hits`, even where a bitmap would be smaller.
 ///
 /// Takes any bytes, in time linear in `hits`, and `hits` that the bytes cannot hold are refused at once. What is
-/// accepted is exactly what [`encode`] gives: encoding the payload gives the same bytes.
+/// accepted is exactly what [`encode`](super::encode()) gives: encoding the payload gives the same bytes.
 ///
 /// # Errors
 /// [`CompactError`] for whatever is wrong; `out` is as it was.
@@ -112,35 +112,30 @@ fn fill(
     let (counts, codes) = payload.split_at_mut(2 * blocks);
     let mut of_block = [0u16; CHUNK / BLOCK];
     let mut lengths = [Lengths::default(); CHUNK / BLOCK];
-    let width = width(elements);
-    let mut codes = codes.chunks_exact_mut(2);
+    let mut codes = codes.as_chunks_mut::<2>().0.iter_mut();
+    let mut gaps = Gaps {
+        reader,
+        k: 0,
+        width: width(elements),
+    };
     let mut next = 0;
     while codes.len() > 0 {
-        if next >= elements {
-            return Err(outside(&reader, hits - codes.len(), next));
-        }
-        // All gaps that begin in this block. The last of them may end in a later one.
-        let block = next / BLOCK;
-        let end = ((block + 1) * BLOCK).min(elements);
-        let k = parameters.of(block);
-        let lengths = &mut lengths[block];
         let before = codes.len();
-        let mut hit = next;
-        while next < end {
-            let Some(code) = codes.next() else { break };
-            let (gap, negative) = gap(&mut reader, k, width);
-            hit = next + gap;
-            if hit >= elements {
-                return Err(outside(&reader, hits - 1 - codes.len(), hit));
-            }
-            let index = (hit % BLOCK) as u16;
-            code.copy_from_slice(&(index | negative << 15).to_le_bytes());
-            lengths[length(gap)] += 1;
-            next = hit + 1;
+        if next >= elements {
+            return Err(outside(&gaps.reader, hits - before, next));
+        }
+        let block = next / BLOCK;
+        gaps.k = parameters.of(block);
+        let end = ((block + 1) * BLOCK).min(elements);
+        next = gaps.up_to(next, end, &mut codes, &mut lengths[block]);
+        let last = next - 1;
+        if last >= elements {
+            return Err(outside(&gaps.reader, hits - codes.len() - 1, last));
         }
         of_block[block] += (before - codes.len() - 1) as u16;
-        of_block[hit / BLOCK] += 1;
+        of_block[last / BLOCK] += 1;
     }
+    let reader = gaps.reader;
     if reader.is_past_end() {
         return Err(short);
     }
@@ -160,20 +155,62 @@ fn fill(
     Ok(reader.taken())
 }
 
-/// The next gap, and 1 when its hit is negative.
-#[inline(always)]
-fn gap(reader: &mut Reader<'_>, k: u32, width: u32) -> (usize, u16) {
-    let window = reader.window();
-    let q = (window | 1 << ESCAPE).trailing_zeros();
-    if q < ESCAPE {
-        reader.skip(q + 2 + k);
-        let rest = window >> q >> 1;
-        let low = (rest >> 1) as usize & ((1 << k) - 1);
-        ((q as usize) << k | low, rest as u16 & 1)
-    } else {
-        reader.skip(ESCAPE + 1 + width);
-        let rest = window >> ESCAPE;
-        let above = (rest >> 1) as usize & ((1 << width) - 1);
-        (((ESCAPE as usize) << k) + above, rest as u16 & 1)
+/// Reads gaps.
+struct Gaps<'a> {
+    reader: Reader<'a>,
+    /// The parameter.
+    k: u32,
+    /// Bits of an escaped gap.
+    width: u32,
+}
+
+impl Gaps<'_> {
+    /// Writes the codes of all gaps that begin from `next` up to `end`, at least one, and counts their lengths. The last
+    /// of them may end behind. The element behind the last hit.
+    fn up_to(
+        &mut self,
+        mut next: usize,
+        end: usize,
+        codes: &mut std::slice::IterMut<'_, [u8; 2]>,
+        lengths: &mut Lengths,
+    ) -> usize {
+        let mut write = |code: &mut [u8; 2], next: usize, (gap, negative): (usize, u16)| {
+            let hit = next + gap;
+            *code = ((hit % BLOCK) as u16 | negative << 15).to_le_bytes();
+            lengths[length(gap)] += 1;
+            hit + 1
+        };
+        while next < end {
+            let Some(code) = codes.next() else { break };
+            let window = self.reader.window();
+            next = write(code, next, self.gap(window));
+            // A second one from the same window, if it surely has room.
+            if self.k <= PAIRED && next < end {
+                let Some(code) = codes.next() else { break };
+                let rest = self.reader.rest();
+                next = write(code, next, self.gap(rest));
+            }
+        }
+        next
+    }
+
+    /// The gap that `window` begins with, and 1 when its hit is negative.
+    #[inline(always)]
+    fn gap(&mut self, window: u64) -> (usize, u16) {
+        let k = self.k;
+        let q = (window | 1 << ESCAPE).trailing_zeros();
+        if q < ESCAPE {
+            self.reader.skip(q + 2 + k);
+            let rest = window >> q >> 1;
+            let low = (rest >> 1) as usize & ((1 << k) - 1);
+            ((q as usize) << k | low, rest as u16 & 1)
+        } else {
+            // Neither has an escape room behind another gap, nor another gap behind an escape.
+            let rest = self.reader.window() >> ESCAPE;
+            self.reader.skip(ESCAPE + 1 + self.width);
+            self.reader.window();
+            let above = (rest >> 1) as usize & ((1 << self.width) - 1);
+            (((ESCAPE as usize) << k) + above, rest as u16 & 1)
+        }
     }
 }

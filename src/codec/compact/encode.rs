@@ -3,7 +3,7 @@
 use super::bits::Writer;
 use super::blocks::Blocks;
 use super::parameter::{Lengths, Parameters, length};
-use super::{CompactError, ESCAPE, MOST, PARAMETER, width};
+use super::{CompactError, ESCAPE, MOST, PAIRED, PARAMETER, width};
 use crate::codec::format::{Checked, NEGATIVE, Record};
 use crate::codec::{BLOCK, CHUNK};
 
@@ -103,22 +103,53 @@ fn write(blocks: &Blocks<'_>, parameters: &Parameters, width: u32, writer: &mut 
     let mut next = 0;
     for (block, codes) in blocks.iter().enumerate() {
         let first = block * BLOCK;
+        let (codes, _) = codes.as_chunks::<2>();
+        let Some((code, codes)) = codes.split_first() else {
+            continue;
+        };
         // The first gap of a block may begin in an earlier one.
-        let mut k = parameters.of(next / BLOCK);
-        for code in codes.as_chunks::<2>().0 {
-            let (index, negative) = read(code);
-            let hit = first + index;
-            let gap = (hit - next) as u64;
-            let q = (gap >> k) as u32;
-            if q < ESCAPE {
-                let rest = (gap & ((1 << k) - 1)) << 2 | u64::from(negative) << 1 | 1;
-                writer.put(q, rest, 2 + k);
-            } else {
-                let rest = (gap - (u64::from(ESCAPE) << k)) << 1 | u64::from(negative);
-                writer.put(ESCAPE, rest, 1 + width);
+        let k = parameters.of(next / BLOCK);
+        next = put(writer, code, first, next, k, width);
+        writer.flush();
+        let k = parameters.of(block);
+        let (pairs, rest) = codes.as_chunks::<2>();
+        for [a, b] in pairs {
+            next = put(writer, a, first, next, k, width);
+            if k > PAIRED {
+                writer.flush();
             }
-            next = hit + 1;
-            k = parameters.of(block);
+            next = put(writer, b, first, next, k, width);
+            writer.flush();
+        }
+        for code in rest {
+            next = put(writer, code, first, next, k, width);
+            writer.flush();
         }
     }
+}
+
+/// A hit's gap and its sign; the element behind it. `next` is the one behind the hit before it.
+#[inline(always)]
+fn put(
+    writer: &mut Writer<'_>,
+    code: &[u8; 2],
+    first: usize,
+    next: usize,
+    k: u32,
+    width: u32,
+) -> usize {
+    let (index, negative) = read(code);
+    let (hit, negative) = (first + index, u64::from(negative));
+    let gap = (hit - next) as u64;
+    let q = (gap >> k) as u32;
+    if q < ESCAPE {
+        let rest = (gap & ((1 << k) - 1)) << 2 | negative << 1 | 1;
+        writer.put(q, rest, 2 + k);
+    } else {
+        writer.flush();
+        let above = gap - (u64::from(ESCAPE) << k);
+        writer.put(ESCAPE, above << 1 | negative, 1 + width);
+        writer.flush();
+    }
+    hit + 1
 }

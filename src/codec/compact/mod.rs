@@ -58,6 +58,7 @@ pub use encode::encode;
 pub use error::CompactError;
 
 use super::CHUNK;
+use bits::ROOM;
 
 /// Zeros that announce a gap too long for its parameter.
 const ESCAPE: u32 = 16;
@@ -65,6 +66,9 @@ const ESCAPE: u32 = 16;
 const PARAMETER: u32 = 4;
 /// The most bits of a hit: an escape, a sign, and a gap's 18 bits.
 const MOST: usize = ESCAPE as usize + 1 + CHUNK.ilog2() as usize;
+
+/// The largest parameter of which two hits have room in a word, unless one is an escape.
+const PAIRED: u32 = ROOM / 2 - ESCAPE - 1;
 
 /// Bits of the largest index of a chunk.
 fn width(elements: usize) -> u32 {

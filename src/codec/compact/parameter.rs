@@ -19,10 +19,12 @@ pub(super) enum Parameters {
 /// How many of the gaps that begin in a block have each number of significant bits: as much as need be known of them to
 /// choose a parameter.
 pub(super) type Lengths = [u32; LENGTHS];
-/// The bits of a chunk's gap, and none.
-const LENGTHS: usize = CHUNK.ilog2() as usize + 1;
+/// No bits, and up to those of the longest gap that a stream can say, before it is known to be outside: an escape with
+/// the largest parameter, that of a single hit.
+const LENGTHS: usize = 24;
+const _: () = assert!((((ESCAPE as usize) << CHUNK.ilog2()) + CHUNK) >> (LENGTHS - 1) == 0);
 
-/// The significant bits of a gap: 0 for 0. At most 18, as every gap inside a chunk.
+/// The significant bits of a gap: 0 for 0.
 #[inline(always)]
 pub(super) fn length(gap: usize) -> usize {
     // Never the logarithm of 0, which would be a case of its own.
@@ -128,11 +130,11 @@ fn descend(start: u32, cost_there: i32, cost: impl Fn(u32) -> i32) -> (u32, i32)
 const EIGHTHS: i32 = 8;
 
 /// How many gaps have at least so many significant bits.
-struct AtLeast([i32; LENGTHS + 2]);
+struct AtLeast([i32; LENGTHS + 1]);
 
 impl AtLeast {
     fn new(lengths: &Lengths) -> AtLeast {
-        let mut at_least = [0; LENGTHS + 2];
+        let mut at_least = [0; LENGTHS + 1];
         for length in (0..LENGTHS).rev() {
             at_least[length] = at_least[length + 1] + lengths[length] as i32;
         }

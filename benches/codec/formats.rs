@@ -1,13 +1,10 @@
 //! The formats for elsewhere: the compact one, and Deeplearning4j's two.
 //!
-//! `cargo bench --bench formats [-- --json] [-- --quick] [-- FILTER]`
-//!
 //! *Compact* is measured from and to sparse payloads, beside the fused sparse encode of the same hits and the sparse
 //! apply. Deeplearning4j's formats are measured beside the copy of the same vector.
 
-mod common;
-
-use common::{Against, Bench, Random, time};
+use super::common::{Against, Bench, Random, time};
+use gradring::codec::compat::{decode, encode_bitmap, encode_threshold};
 use gradring::codec::{Apply, CHUNK, ChunkOptions, Format, Path, Record, Unit, compact, cut8};
 
 /// Elements of the vector: larger than the caches of most processors.
@@ -15,13 +12,15 @@ const ELEMENTS: usize = 16 * CHUNK;
 const ROUNDS: usize = 15;
 const DENSITIES: [f64; 5] = [1e-4, 1e-3, 1e-2, 5e-2, 1e-1];
 
-fn main() {
-    let mut bench = Bench::from_args();
+pub(crate) fn run(bench: &mut Bench) {
     let elements = bench.size(ELEMENTS, CHUNK);
     let mut random = Random(7);
     let update: Vec<f32> = (0..elements).map(|_| random.laplace(1.0)).collect();
     for density in DENSITIES {
-        compact(&mut bench, &update, density);
+        compact(bench, &update, density);
+    }
+    for density in DENSITIES {
+        compat(bench, &update, density);
     }
 }
 
@@ -162,5 +161,71 @@ fn compact(bench: &mut Bench, update: &[f32], density: f64) {
             "ns a hit",
             Some(Against { ratio, reference }),
         );
+    }
+}
+
+/// Both of Deeplearning4j's messages of the same vector: threshold by hit, bitmap by element.
+fn compat(bench: &mut Bench, update: &[f32], density: f64) {
+    let name = |what| format!("dl4j {what}, density {density:e}");
+    let sides = [
+        "threshold encode",
+        "bitmap encode",
+        "threshold decode",
+        "bitmap decode",
+    ];
+    if !sides.into_iter().any(|what| bench.wants(&name(what))) {
+        return;
+    }
+    let t = threshold(density);
+    let x = std::cell::RefCell::new(update.to_vec());
+    let (mut hits, mut bitmap) = (Vec::new(), Vec::new());
+    encode_threshold(&mut x.borrow_mut(), t, None, &mut hits).expect("a threshold");
+    x.borrow_mut().copy_from_slice(update);
+    encode_bitmap(&mut x.borrow_mut(), t, &mut bitmap).expect("a threshold");
+
+    let encoded = std::cell::RefCell::new(Vec::new());
+    let encode = |bitmap: bool| {
+        let (mut x, mut out) = (x.borrow_mut(), encoded.borrow_mut());
+        x.copy_from_slice(update);
+        out.clear();
+        time(|| {
+            if bitmap {
+                encode_bitmap(&mut x, t, &mut out).expect("a threshold");
+            } else {
+                encode_threshold(&mut x, t, None, &mut out).expect("a threshold");
+            }
+        })
+    };
+    let decode = |message: &[i32]| {
+        let mut x = x.borrow_mut();
+        x.copy_from_slice(update);
+        time(|| decode(message, &mut x).expect("our own"))
+    };
+    let mut copy = || {
+        let mut x = x.borrow_mut();
+        time(|| x.copy_from_slice(std::hint::black_box(update)))
+    };
+    let times = bench.interleave(
+        ROUNDS,
+        &mut [
+            &mut || encode(false),
+            &mut || encode(true),
+            &mut || decode(&hits),
+            &mut || decode(&bitmap),
+            &mut copy,
+        ],
+    );
+    for (what, times_of) in sides.iter().zip(&times) {
+        let (per, unit) = if what.starts_with("bitmap") || what.ends_with("encode") {
+            (update.len(), "ns an element")
+        } else {
+            (hits.len() - 4, "ns a hit")
+        };
+        let against = Against {
+            ratio: times_of.over(&times[4]),
+            reference: "copy of the vector",
+        };
+        let each = times_of.median() * 1e9 / per.max(1) as f64;
+        bench.report(&name(what), each, unit, Some(against));
     }
 }

@@ -1,8 +1,11 @@
-//! The codec: fused encode beside the memory's own speed, decode and apply, and what a policy costs.
+//! The codec: fused encode beside the memory's own speed, decode and apply, what a policy costs, the formats for
+//! elsewhere.
 //!
 //! `cargo bench --bench codec [-- --json] [-- --quick] [-- FILTER]`
 
+#[path = "../common/mod.rs"]
 mod common;
+mod formats;
 
 use common::{Against, Bench, Random, Times, time};
 use gradring::codec::policy::{LastStep, PolicyInput, Quantile, ThresholdPolicy};
@@ -36,6 +39,7 @@ fn main() {
         quantile(&mut bench, path, &mut arena);
     }
     threads(&mut bench, &mut arena);
+    formats::run(&mut bench);
 }
 
 /// The memory that all figures use: update and target as a trainer has them, the residual as the codec has it.
