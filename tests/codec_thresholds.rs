@@ -118,7 +118,7 @@ fn many_small_ranges_do_not_change_what_a_large_one_sends() {
 
 #[test]
 fn short_vectors_and_updates_that_are_mostly_0_are_sent_by_the_default_policy() {
-    for elements in [1_usize, 2, 5, 10, 32, 33, 100, 1000, 10_000] {
+    for elements in [1_usize, 2, 5, 10, 32, 33, 100, 320, 1000, 10_000] {
         for zeros in [
             0,
             1.min(elements - 1),

@@ -84,9 +84,10 @@ impl Selection {
         }
         let k = wanted_of(density, elements, sample);
         let not_zero = self.larger.iter().filter(|&&x| x > 0.0).count();
-        // The density stays near to the one asked for as long as it can. (A short vector is its own sample.)
-        let near = asked.min(k - k / 4);
-        let fewest = if not_zero >= near { near } else { 1 };
+        // A long vector's density stays near to the one asked for as long as it can.
+        let near = k - k / 4;
+        let is_short = asked < wanted(density, elements);
+        let fewest = if is_short || not_zero < near { 1 } else { near };
         match self.sending_most(fewest, k) {
             Some((hits, least)) if hits < k => Some(Unit::nearest_threshold(least)),
             _ => t,
@@ -239,15 +240,15 @@ mod tests {
         assert_eq!(t(1e-2, &[0.0; 1000]), None);
         assert_eq!(t(1e-2, &[]), None);
 
-        // All of a short vector are wanted; but asked for is one.
+        // All of a short vector are wanted, and two send most.
         assert_eq!(t(1e-2, &[3.0, 2.0, 1e-6]), Some(2.0));
         // Each of two sends 2.0, and the one alone 3.9.
         assert_eq!(t(1e-2, &[-0.0, 1.0, 3.9]), Some(1.0));
         assert_eq!(t(1e-2, &[0.5, 3.9]), Some(3.890_625));
-        // Of two that are asked for one is 0.
-        let mut half = [0.0; 200];
-        half[7] = 3.0;
-        assert_eq!(t(1e-2, &half), Some(3.0));
+        // Three are asked for; one sends most.
+        let mut uneven = [0.0; 320];
+        uneven[7..11].copy_from_slice(&[1e-3, 64.0, 2e-3, 1e-3]);
+        assert_eq!(t(1e-2, &uneven), Some(64.0));
         // Asked for are all.
         assert_eq!(t(1.0, &[3.0, 2.0, 1e-6]), Some(cut8(1e-6)));
 
