@@ -19,6 +19,8 @@ pub(crate) struct Arguments {
     pub(crate) replicas: Option<usize>,
     pub(crate) seed: u64,
     pub(crate) epochs: usize,
+    /// `None`: not given.
+    pub(crate) rate: Option<f32>,
     pub(crate) data: PathBuf,
     pub(crate) sending: Sending,
     pub(crate) json: bool,
@@ -78,6 +80,7 @@ impl Arguments {
             replicas: None,
             seed: 0,
             epochs: job.epochs,
+            rate: None,
             data: PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data")),
             sending: Sending::default(),
             json: false,
@@ -106,6 +109,7 @@ impl Arguments {
                 Some("--epochs") => {
                     parsed.epochs = number("--epochs", value("--epochs")?, 1, 1_000_000)?;
                 }
+                Some("--rate") => parsed.rate = Some(rate(value("--rate")?)?),
                 Some("--data") => parsed.data = value("--data")?.into(),
                 Some("--policy") => parsed.sending.policy = policy(value("--policy")?)?,
                 Some("--clip") => parsed.sending.clip = Some(clip(value("--clip")?)?),
@@ -135,6 +139,23 @@ impl Arguments {
         }
         refuse_changed_defaults(&parsed.sending)?;
         Ok(parsed)
+    }
+
+    /// The first learning rate of `replicas` replicas.
+    pub(crate) fn rate(&self, job: &Job, replicas: usize) -> f32 {
+        self.rate
+            .unwrap_or_else(|| self.sending.rate(job, replicas))
+    }
+}
+
+fn rate(found: OsString) -> Result<f32, ArgumentError> {
+    match found.to_str().map(str::parse::<f32>) {
+        Some(Ok(rate)) if rate > 0.0 && rate.is_finite() => Ok(rate),
+        _ => Err(ArgumentError::Value {
+            option: "--rate",
+            found,
+            expected: "a number above 0".to_owned(),
+        }),
     }
 }
 
@@ -247,9 +268,11 @@ Options:
   -n, --replicas N  how many replicas train together, 1 to {MOST_REPLICAS} (default 2)
       --seed S      of the first parameters and of the order of the samples (default 0)
       --epochs E    how often every sample is seen (default {epochs})
+      --rate R      the replicas' first learning rate, which falls to 0 (default: the best of those tried, by the
+                    number of replicas and by what is sent)
       --data DIR    where the data is, if not in the project's examples/data
-      --json        end with one line of JSON: replicas, policy, magnitude, limit, clip, momentum, accuracy and
-                    dense_accuracy (parts of 1, on held-out data), compression, density, clipped, identical,
+      --json        end with one line of JSON: replicas, rate, policy, magnitude, limit, clip, momentum, accuracy
+                    and dense_accuracy (parts of 1, on held-out data), compression, density, clipped, identical,
                     steps_per_second
   -h, --help        this text
 
@@ -278,4 +301,149 @@ What is sent:
         epochs = job.epochs,
         policy = Sending::default().policy,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::common::data::DataError;
+    use crate::common::mlp::Mlp;
+    use crate::common::schedule::Rates;
+
+    const JOB: Job = Job {
+        name: "none",
+        about: "",
+        load: |path| Err(DataError::damaged(path, "there is none")),
+        model: Mlp {
+            inputs: 1,
+            hidden: 1,
+        },
+        batch: 1,
+        epochs: 1,
+        rates: Rates(&[(1, 0.1), (4, 0.2)]),
+        masked_rates: Rates(&[(1, 0.3), (4, 0.4)]),
+        dense_rates: Rates(&[(1, 0.5)]),
+    };
+
+    fn parse(line: &str) -> Result<Arguments, ArgumentError> {
+        Arguments::parse(&JOB, line.split_whitespace().map(OsString::from))
+    }
+
+    fn sending(line: &str) -> Sending {
+        parse(line).expect(line).sending
+    }
+
+    fn refusal(line: &str) -> String {
+        match parse(line) {
+            Ok(_) => panic!("{line} was accepted"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn every_policy_is_read_as_it_is_written() {
+        let quantile = |density, warm_up| Policy::Quantile { density, warm_up };
+        for (text, policy, full) in [
+            ("quantile", quantile(0.01, 0), "quantile:0.01"),
+            ("quantile:1e-3", quantile(0.001, 0), "quantile:0.001"),
+            ("quantile:1e-3:62", quantile(0.001, 62), "quantile:0.001:62"),
+            ("fixed:0.5", Policy::Fixed { threshold: 0.5 }, "fixed:0.5"),
+            ("adaptive", Policy::Adaptive { start: None }, "adaptive"),
+            (
+                "adaptive:1e-4",
+                Policy::Adaptive { start: Some(1e-4) },
+                "adaptive:0.0001",
+            ),
+            ("target", Policy::Target { density: 1e-3 }, "target:0.001"),
+            (
+                "target:0.01",
+                Policy::Target { density: 0.01 },
+                "target:0.01",
+            ),
+            ("dl4j", Policy::Dl4j, "dl4j"),
+            ("dl4j-spark", Policy::Dl4jSpark, "dl4j-spark"),
+        ] {
+            assert_eq!(sending(&format!("--policy {text}")).policy, policy);
+            assert_eq!(policy.to_string(), full);
+            assert_eq!(sending(&format!("--policy={full}")).policy, policy);
+        }
+        assert_eq!(sending(""), sending("--policy quantile:0.01"));
+    }
+
+    #[test]
+    fn every_other_option_of_what_is_sent_is_kept() {
+        let all = sending("--clip 4:3 --limit 7 --magnitude threshold --momentum memory");
+        let clip = Clip {
+            multiple: 4.0,
+            every: 3,
+        };
+        assert_eq!(all.clip(), Some(clip));
+        assert_eq!(all.limit, Some(7));
+        assert_eq!(all.magnitude(), Magnitude::Threshold);
+        assert_eq!(all.momentum, MomentumKeeping::Memory);
+        assert_eq!(sending("--clip 4").clip().map(|clip| clip.every), Some(5));
+        assert_eq!(
+            sending("--policy fixed:1").magnitude(),
+            Magnitude::Threshold
+        );
+        let mean = sending("--policy fixed:1 --magnitude mean --momentum masked");
+        assert_eq!(mean.magnitude(), Magnitude::Mean);
+        assert_eq!(mean.momentum, MomentumKeeping::Masked);
+    }
+
+    #[test]
+    fn numbers_with_which_nothing_can_be_made_are_refused_with_the_reason() {
+        for (line, reason) in [
+            ("--policy quantile:0", "must be above 0"),
+            ("--policy quantile:0.25:1", "must be below 0.25"),
+            ("--policy fixed:NaN", "from 2^-100"),
+            ("--policy adaptive:-1", "from 2^-100"),
+            ("--policy target:1", "below 1"),
+            ("--clip 1.5", "at least 2"),
+            ("--clip 5:0", "at least 1"),
+            ("--limit 0", "from 1 to"),
+            ("--rate 0", "above 0"),
+            ("--policy quantile:0.1:2:3", "expected quantile"),
+            ("--policy fixed", "expected quantile"),
+            ("--policy", "needs a value"),
+            ("--clip 5:x", "MULTIPLE[:EVERY]"),
+            ("--magnitude exact", "mean or threshold"),
+            ("--momentum none", "own or masked or memory"),
+        ] {
+            let said = refusal(line);
+            assert!(said.contains(reason), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn deeplearning4js_defaults_go_with_nothing_that_would_change_them() {
+        for option in [
+            "--clip 5",
+            "--limit 9",
+            "--magnitude mean",
+            "--momentum masked",
+        ] {
+            for policy in ["dl4j", "dl4j-spark"] {
+                let said = refusal(&format!("{option} --policy {policy}"));
+                assert!(said.contains("does not go with"), "{said}");
+            }
+        }
+        let spark = sending("--policy dl4j-spark --magnitude threshold --momentum own");
+        assert_eq!(
+            spark.clip().map(|clip| clip.to_string()),
+            Some("5:5".to_owned())
+        );
+        assert_eq!(sending("--policy dl4j").clip(), None);
+        assert!(spark.forgets() && !sending("").forgets());
+    }
+
+    #[test]
+    fn the_rate_follows_from_what_is_sent_unless_it_is_given() {
+        let rate = |line: &str| parse(line).expect(line).rate(&JOB, 4);
+        assert_eq!(rate(""), 0.2);
+        assert_eq!(rate("--momentum masked"), 0.4);
+        assert_eq!(rate("--momentum memory"), 0.4);
+        assert_eq!(rate("--policy dl4j"), 0.1);
+        assert_eq!(rate("--policy dl4j --rate 0.7"), 0.7);
+    }
 }

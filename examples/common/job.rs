@@ -34,6 +34,8 @@ pub(crate) struct Job {
     pub(crate) epochs: usize,
     /// First learning rate of the replicas, by world size.
     pub(crate) rates: Rates,
+    /// The same where the momentum ends at what was sent.
+    pub(crate) masked_rates: Rates,
     /// First learning rate of the dense run of the same total batch, by world size.
     pub(crate) dense_rates: Rates,
 }
@@ -168,14 +170,7 @@ fn as_replica(job: &Job, arguments: &Arguments) -> Result<ExitCode, Failure> {
     } else {
         Progress::Silent
     };
-    let trained = replica::train(
-        job,
-        &arguments.sending,
-        &replica,
-        &schedule,
-        &data,
-        &progress,
-    )?;
+    let trained = replica::train(job, arguments, &replica, &schedule, &data, &progress)?;
     // What follows is no business of the others: they may go.
     drop(replica);
 
@@ -207,9 +202,9 @@ fn compare(
 ) -> Result<ExitCode, Failure> {
     let rate = job.dense_rates.at(trained.replicas());
     let accuracy = dense::train(job.model, schedule, rate, data);
-    let mut text = report::table(job, &arguments.sending, schedule, trained, accuracy);
+    let mut text = report::table(job, arguments, schedule, trained, accuracy);
     if arguments.json {
-        text.push_str(&report::json(&arguments.sending, trained, accuracy));
+        text.push_str(&report::json(job, arguments, trained, accuracy));
         text.push('\n');
     }
     io::stdout()

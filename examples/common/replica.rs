@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use gradring::{Replica, op, parameter_hash};
 use serde::{Deserialize, Serialize};
 
+use super::arguments::Arguments;
 use super::data::Dataset;
 use super::job::Job;
 use super::momentum::Momentum;
 use super::progress::Progress;
 use super::schedule::Schedule;
-use super::sending::{MomentumKeeping, Sending};
+use super::sending::MomentumKeeping;
 
 /// What the replicas reached together.
 #[derive(Serialize, Deserialize)]
@@ -41,12 +42,13 @@ pub(crate) struct Trained {
 /// Trains together with the other replicas. All return the same, save for the time that they took.
 pub(crate) fn train(
     job: &Job,
-    sending: &Sending,
+    arguments: &Arguments,
     replica: &Replica,
     schedule: &Schedule,
     data: &Dataset,
     progress: &Progress,
 ) -> Result<Trained, gradring::Error> {
+    let sending = &arguments.sending;
     let mut parameters = job.model.initial(schedule.seed);
     let mut optimizer = Momentum::new(parameters.len());
     let mut update = vec![0.0; parameters.len()];
@@ -55,7 +57,7 @@ pub(crate) fn train(
     let mut exchange = sending.exchange(job, parameters.len(), replica)?;
     exchange.start(&mut parameters)?;
 
-    let rate = sending.rate(job, replica.world_size());
+    let rate = arguments.rate(job, replica.world_size());
     let own = replica.rank() * job.batch..(replica.rank() + 1) * job.batch;
     let mut step = 0;
     let mut time = Duration::ZERO;

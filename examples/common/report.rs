@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
+use super::arguments::Arguments;
 use super::job::Job;
 use super::replica::Trained;
 use super::schedule::Schedule;
@@ -12,13 +13,14 @@ use super::sending::{Sending, magnitude_word};
 /// The table for people.
 pub(crate) fn table(
     job: &Job,
-    sending: &Sending,
+    arguments: &Arguments,
     schedule: &Schedule,
     trained: &Trained,
     dense_accuracy: f64,
 ) -> String {
+    let sending = &arguments.sending;
     let replicas = trained.replicas();
-    let (rate, dense_rate) = (sending.rate(job, replicas), job.dense_rates.at(replicas));
+    let (rate, dense_rate) = (arguments.rate(job, replicas), job.dense_rates.at(replicas));
     let hits = trained.hits as f64 / (trained.steps * replicas as u64) as f64;
     let mut text = String::from("\n");
     let mut row = |name: &str, value: String| {
@@ -35,7 +37,7 @@ pub(crate) fn table(
     row(
         "accuracy",
         format!(
-            "{:.2} % with {replicas} compressing replica{} (rate {rate:.3})",
+            "{:.2} % with {replicas} compressing replica{} (rate {rate})",
             100.0 * trained.accuracy,
             if replicas == 1 { "" } else { "s" },
         ),
@@ -43,7 +45,7 @@ pub(crate) fn table(
     row(
         "",
         format!(
-            "{:.2} % dense in one process (rate {dense_rate:.3})",
+            "{:.2} % dense in one process (rate {dense_rate})",
             100.0 * dense_accuracy
         ),
     );
@@ -104,10 +106,16 @@ fn sent(sending: &Sending) -> String {
 }
 
 /// The line for programs.
-pub(crate) fn json(sending: &Sending, trained: &Trained, dense_accuracy: f64) -> String {
+pub(crate) fn json(
+    job: &Job,
+    arguments: &Arguments,
+    trained: &Trained,
+    dense_accuracy: f64,
+) -> String {
     #[derive(Serialize)]
     struct Line {
         replicas: usize,
+        rate: f32,
         policy: String,
         magnitude: &'static str,
         limit: Option<usize>,
@@ -121,8 +129,10 @@ pub(crate) fn json(sending: &Sending, trained: &Trained, dense_accuracy: f64) ->
         identical: bool,
         steps_per_second: f64,
     }
+    let sending = &arguments.sending;
     let line = Line {
         replicas: trained.replicas(),
+        rate: arguments.rate(job, trained.replicas()),
         policy: sending.policy.to_string(),
         magnitude: magnitude_word(sending.magnitude()),
         limit: sending.limit,

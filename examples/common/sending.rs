@@ -178,13 +178,16 @@ impl Sending {
         self.policy.is_dl4j()
     }
 
-    /// The first learning rate with `replicas` replicas. Where their units are added up it is that of one replica, as the
-    /// step already grows with their number.
+    /// The best first learning rate with `replicas` replicas, of those tried. Where units are added up it is that of one
+    /// replica, as the step already grows with their number.
     pub(crate) fn rate(&self, job: &Job, replicas: usize) -> f32 {
-        job.rates.at(match self.reduction() {
-            Reduction::Mean => replicas,
-            Reduction::Sum => 1,
-        })
+        match (self.reduction(), self.momentum) {
+            (Reduction::Sum, _) => job.rates.at(1),
+            (Reduction::Mean, MomentumKeeping::Own) => job.rates.at(replicas),
+            (Reduction::Mean, MomentumKeeping::Masked | MomentumKeeping::Memory) => {
+                job.masked_rates.at(replicas)
+            }
+        }
     }
 
     /// Makes the exchange, on all replicas together.

@@ -30,8 +30,9 @@ fn main() -> ExitCode {
         batch: 16,
         epochs: 20,
         // Best of a search at these world sizes. A compressed run takes the rate that is best for one replica at any
-        // world size; a dense one takes more the larger its batch.
+        // world size; a dense one takes more the larger its batch, and so does one whose momentum ends at what was sent.
         rates: Rates(&[(1, 0.1)]),
+        masked_rates: Rates(&[(1, 0.1), (2, 0.2), (4, 0.4)]),
         dense_rates: Rates(&[(1, 0.1), (2, 0.2), (4, 0.2), (8, 0.4)]),
     })
 }

@@ -31,8 +31,10 @@ fn main() -> ExitCode {
         batch: 32,
         epochs: 5,
         // Best of a search at these world sizes. A compressed run takes one to two times the rate that is best for one
-        // replica, and four times at eight; a dense one takes more the larger its batch.
+        // replica, and four times at eight; a dense one takes more the larger its batch. One whose momentum ends at what
+        // was sent needs more than both.
         rates: Rates(&[(1, 0.05), (2, 0.1), (4, 0.1), (8, 0.2)]),
+        masked_rates: Rates(&[(1, 0.2), (2, 0.4), (4, 0.8)]),
         dense_rates: Rates(&[(1, 0.05), (2, 0.1), (4, 0.2), (8, 0.4)]),
     })
 }
