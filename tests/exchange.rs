@@ -1,5 +1,7 @@
 //! Steps with real processes: replicas that stay identical, uneven data, errors that leave a run usable.
 
+#[path = "exchange/ranges.rs"]
+mod ranges;
 mod world;
 
 use gradring::codec::policy::Magnitude;
@@ -243,6 +245,11 @@ fn replica() {
                         tell(format!("error {error}"));
                         let later = replica.barrier().expect_err("the run is over");
                         assert_eq!(later.to_string(), error.to_string());
+                        // The step that this error ended says it again, whatever of it had been done.
+                        let again = exchange
+                            .step(Some(&update(rank, step, 1000)), &mut parameters)
+                            .expect_err("the run is over");
+                        assert_eq!(again.to_string(), error.to_string());
                         break;
                     }
                 }
@@ -366,7 +373,7 @@ fn replica() {
             assert!(matches!(error, Error::Mismatch { .. }), "{error}");
             tell(format!("error {error}"));
         }
-        other => panic!("no case {other}"),
+        other => assert!(ranges::replica(other, &replica), "no case {other}"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod world;
 
+use gradring::codec::{Dense, NamedRange};
 use gradring::{Error, Exchange, Replica};
 use nix::sys::signal::Signal;
 use std::os::unix::fs::FileExt;
@@ -14,8 +15,15 @@ fn replica() {
     let replica = Replica::join().expect("joins");
     let rank = replica.rank();
     match case.as_str() {
-        "one step" => {
-            let mut exchange = Exchange::builder(1000).build(&replica).expect("agreed");
+        "one step" | "one step of f32" | "one step of bf16" => {
+            let builder = Exchange::builder(1000);
+            let first = |number| NamedRange::dense("first", 1000, number);
+            let builder = match case.as_str() {
+                "one step of f32" => builder.ranges([first(Dense::F32)]),
+                "one step of bf16" => builder.ranges([first(Dense::Bf16)]),
+                _ => builder,
+            };
+            let mut exchange = builder.build(&replica).expect("agreed");
             tell("made");
             if rank == 0 {
                 nix::sys::signal::raise(Signal::SIGSTOP).expect("stops");
@@ -23,7 +31,10 @@ fn replica() {
             let mut parameters = vec![0.0; 1000];
             match exchange.step(Some(&[1.0; 1000]), &mut parameters) {
                 Ok(_) => tell("error none"),
-                Err(Error::Protocol { rank, .. }) => tell(format!("error protocol {rank}")),
+                Err(Error::Protocol { rank, what }) => {
+                    tell(format!("error protocol {rank}"));
+                    tell(format!("what {what}"));
+                }
                 Err(error) => tell(format!("error {error}")),
             }
         }
@@ -86,38 +97,113 @@ fn read(world: &World, offset: u64) -> u8 {
     byte[0]
 }
 
+/// A world of two of which rank 0 is stopped before its first step, when rank 1 has published its own record and waits.
+/// Where that record lies.
+fn stopped_before_a_record(case: &str) -> (World, u64) {
+    let mut world = World::start(case, 2);
+    world.hear("made");
+    let record = arena(&world, 1);
+    let end = Instant::now() + PATIENCE;
+    // The checksum comes with the rest.
+    while (60..64).all(|byte| read(&world, record + byte) == 0) {
+        assert!(Instant::now() < end, "rank 1 publishes nothing");
+        std::thread::yield_now();
+    }
+    world.replicas[0].wait_for_stop();
+    (world, record)
+}
+
+/// Lets rank 0 go on; both must find that rank 1 broke the protocol. What rank 0 says of it.
+fn found_by_both(world: World, case: &str) -> String {
+    world.replicas[0].signal(Signal::SIGCONT);
+    let ended = world.finish();
+    for replica in &ended {
+        assert_eq!(
+            replica.one("error"),
+            "protocol 1",
+            "{case}: {:?}",
+            replica.heard
+        );
+    }
+    ended[0].one("what").to_owned()
+}
+
 #[test]
 fn every_byte_of_a_records_header_is_checked() {
     for byte in 0..64 {
-        let mut world = World::start("one step", 2);
-        world.hear("made");
-        // Rank 0 is stopped; rank 1 publishes the only record of its first step and waits.
-        let offset_of_ring = arena(&world, 1);
-        let end = Instant::now() + PATIENCE;
-        while read(&world, offset_of_ring + 60) == 0
-            && read(&world, offset_of_ring + 61) == 0
-            && read(&world, offset_of_ring + 62) == 0
-        {
-            assert!(Instant::now() < end, "rank 1 publishes nothing");
-            std::thread::yield_now();
-        }
-        world.replicas[0].wait_for_stop();
-        let offset = offset_of_ring + byte;
+        let (world, record) = stopped_before_a_record("one step");
+        let offset = record + byte;
         scribble(&world, offset, &[read(&world, offset) ^ 0x10]);
-        world.replicas[0].signal(Signal::SIGCONT);
-        let ended = world.finish();
-        assert_eq!(
-            ended[0].one("error"),
-            "protocol 1",
-            "byte {byte}: {:?}",
-            ended[0].heard
-        );
-        assert_eq!(
-            ended[1].one("error"),
-            "protocol 1",
-            "byte {byte}: {:?}",
-            ended[1].heard
-        );
+        found_by_both(world, &format!("byte {byte}"));
+    }
+}
+
+/// Where a record's header has its fields.
+const FORMAT: usize = 7;
+const THRESHOLD: usize = 10;
+const UNIT: usize = 12;
+const HITS: usize = 52;
+const PAYLOAD: usize = 64;
+
+#[test]
+fn a_record_of_another_coding_than_was_agreed_breaks_the_protocol() {
+    let one = |place: usize, bytes: &[u8]| (place, bytes.to_vec());
+    let cases = [
+        // Dense, where what is compressed is expected, and the other way round.
+        ("one step", one(FORMAT, &[3]), "dense f32 record"),
+        ("one step", one(FORMAT, &[4]), "dense bf16 record"),
+        ("one step of f32", one(FORMAT, &[1]), "sparse record"),
+        ("one step of f32", one(FORMAT, &[2]), "bitmap record"),
+        ("one step of f32", one(FORMAT, &[4]), "dense bf16 record"),
+        ("one step of bf16", one(FORMAT, &[3]), "dense f32 record"),
+        ("one step of bf16", one(FORMAT, &[0]), "format 0 is unknown"),
+        ("one step", one(FORMAT, &[200]), "format 200 is unknown"),
+        // Numbers that no such record has.
+        (
+            "one step of f32",
+            one(THRESHOLD, &[0x80, 0x3f]),
+            "expected 0",
+        ),
+        ("one step of bf16", one(UNIT, &[0x80, 0x3f]), "expected 0"),
+        ("one step of f32", one(HITS, &[1]), "expected None"),
+        ("one step", one(UNIT, &[0xff, 0x7f]), "2^-100"),
+        ("one step", one(THRESHOLD, &[0, 0]), "2^-100"),
+        ("one step", one(HITS, &[0xff, 0xff]), "payload of"),
+        // Values that no encoder sends: an infinity, a NaN, a subnormal number, -0.
+        (
+            "one step of f32",
+            one(PAYLOAD + 8, &[0, 0, 0x80, 0x7f]),
+            "element 2 is inf",
+        ),
+        (
+            "one step of f32",
+            one(PAYLOAD + 3996, &[1, 0, 0xc0, 0xff]),
+            "element 999 is NaN",
+        ),
+        (
+            "one step of f32",
+            one(PAYLOAD, &[1, 0, 0, 0]),
+            "element 0 is",
+        ),
+        (
+            "one step of bf16",
+            one(PAYLOAD + 6, &[0, 0x80]),
+            "element 3 is -0",
+        ),
+        (
+            "one step of bf16",
+            one(PAYLOAD + 6, &[0x80, 0xff]),
+            "element 3 is -inf",
+        ),
+    ];
+    for (case, (place, bytes), expected) in cases {
+        let (world, record) = stopped_before_a_record(case);
+        scribble(&world, record + place as u64, &bytes);
+        let header: Vec<u8> = (0..60).map(|byte| read(&world, record + byte)).collect();
+        scribble(&world, record + 60, &crc32c::crc32c(&header).to_le_bytes());
+        let what = format!("{bytes:?} at {place} of {case}");
+        let found = found_by_both(world, &what);
+        assert!(found.contains(expected), "{what}: {found}");
     }
 }
 

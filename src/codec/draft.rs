@@ -163,14 +163,17 @@ impl Draft {
             && self.hits > budget.max_hits
         {
             let log = std::mem::take(&mut self.log);
+            // Both the log and what is put back ascend.
+            let mut logged = log.iter().peekable();
             self.keep(
                 budget.max_hits,
                 budget.start % elements,
                 |index, negative| {
+                    while logged.next_if(|entry| entry.0 < index).is_some() {}
                     let sign = if negative { SIGN } else { 0 };
-                    residual[index] = match log.binary_search_by_key(&index, |entry| entry.0) {
-                        Ok(at) => log[at].1,
-                        Err(_) => residual[index] + f32::from_bits(unit.v().to_bits() | sign),
+                    residual[index] = match logged.next_if(|entry| entry.0 == index) {
+                        Some(&(_, s)) => s,
+                        None => residual[index] + f32::from_bits(unit.v().to_bits() | sign),
                     };
                 },
             );
@@ -339,7 +342,7 @@ impl Draft {
     }
 
     /// Keeps only `limit` of the hits: the first ones ascending from element `start`, wrapping. The others are handed
-    /// to `put_back` with index and whether negative.
+    /// to `put_back` with index, ascending, and whether negative.
     fn keep(&mut self, limit: usize, start: usize, mut put_back: impl FnMut(usize, bool)) {
         if self.format == Format::Bitmap && sparse_len(self.elements, self.hits) <= self.area {
             self.turn_to_sparse();

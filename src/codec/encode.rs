@@ -183,8 +183,9 @@ pub(super) fn look_at(residual: &[f32]) -> (f32, f64) {
         seen += run.len();
         for r in run {
             largest = largest.max(r.abs());
+            // In f32 two of the largest numbers would be infinity already.
+            sum += f64::from(r.abs());
         }
-        sum += f64::from(run.iter().map(|r| r.abs()).sum::<f32>());
     }
     if seen == 0 {
         (0.0, 0.0)
@@ -203,6 +204,10 @@ mod tests {
         assert_eq!(look_at(&[1.0, -3.0, 0.5]), (3.0, 4.5));
         let all: Vec<f32> = (0..1024).map(|i| i as f32).collect();
         assert_eq!(look_at(&all), (1023.0, 1023.0 * 512.0));
+        assert_eq!(
+            look_at(&[f32::MAX; 3]),
+            (f32::MAX, 3.0 * f64::from(f32::MAX))
+        );
 
         let large: Vec<f32> = (0..CHUNK).map(|i| (i * 7919 % 1000) as f32).collect();
         let (most, l1) = look_at(&large);

@@ -6,6 +6,7 @@
 use super::cpu::Kernels;
 use super::encode::EncodeError;
 use super::values::Element;
+use std::ops::Range;
 
 /// Elements of a run: four cache lines.
 pub const RUN: usize = 64;
@@ -14,46 +15,81 @@ const LINE: usize = 16;
 /// Runs that are asked for ahead of the one that is read: they lie too far apart for the hardware to guess.
 const AHEAD: usize = 8;
 
+/// Samples `ranges` of a vector as if they stood one behind the other: each element is as likely to be taken as any
+/// other, however many ranges there are and however short they are.
 pub(super) fn magnitudes<T: Element>(
     kernels: Kernels,
     residual: &[f32],
     update: &[T],
+    ranges: &[Range<usize>],
     wanted: usize,
     phase: u64,
     out: &mut Vec<f32>,
 ) -> Result<(), EncodeError> {
-    let elements = residual.len();
-    if update.len() != elements {
-        return Err(EncodeError::Lengths {
-            expected: elements,
-            found: update.len(),
-        });
+    let (expected, found) = (residual.len(), update.len());
+    if found != expected {
+        return Err(EncodeError::Lengths { expected, found });
     }
-    match runs(elements, wanted, phase) {
-        None => {
-            out.reserve(elements);
-            kernels.magnitudes(residual, update, out);
-        }
+    let elements = ranges.iter().map(Range::len).sum();
+    let starts = runs(elements, wanted, phase);
+    out.reserve(
+        starts
+            .as_ref()
+            .map_or(elements, |starts| RUN * starts.len()),
+    );
+    let mut take = |piece: Range<usize>| {
+        kernels.magnitudes(&residual[piece.clone()], &update[piece], out);
+    };
+    match starts {
+        None => ranges.iter().cloned().for_each(take),
         Some(starts) => {
-            out.reserve(starts.len() * RUN);
-            let run = |start: usize| start..start + RUN;
-            let ask = |start: usize| {
-                kernels.ask(&residual[run(start)]);
-                kernels.ask(&update[run(start)]);
-            };
-            let mut asked = starts.clone();
-            for start in asked.by_ref().take(AHEAD) {
-                ask(start);
-            }
-            for start in starts {
-                if let Some(start) = asked.next() {
-                    ask(start);
+            let pieces = starts.scan(Places::of(ranges), |places, start| Some(places.take(start)));
+            let mut asked = pieces.clone().flatten();
+            let mut ask = |count: usize| {
+                for piece in asked.by_ref().take(count) {
+                    kernels.ask(&residual[piece.clone()]);
+                    kernels.ask(&update[piece]);
                 }
-                kernels.magnitudes(&residual[run(start)], &update[run(start)], out);
+            };
+            ask(AHEAD);
+            for piece in pieces.flatten() {
+                ask(1);
+                take(piece);
             }
         }
     }
     Ok(())
+}
+
+/// Where the elements of ranges that stand one behind the other lie in the vector.
+#[derive(Clone)]
+struct Places<'a> {
+    ranges: &'a [Range<usize>],
+    /// Elements of the ranges before these.
+    before: usize,
+}
+
+impl<'a> Places<'a> {
+    fn of(ranges: &'a [Range<usize>]) -> Places<'a> {
+        Places { ranges, before: 0 }
+    }
+
+    /// The pieces of the vector that hold the run from `start` on, which must lie inside. Starts must ascend.
+    fn take(&mut self, start: usize) -> impl Iterator<Item = Range<usize>> + Clone + use<'a> {
+        while let Some((first, rest)) = self.ranges.split_first()
+            && self.before + first.len() <= start
+        {
+            self.before += first.len();
+            self.ranges = rest;
+        }
+        let mut skipped = start - self.before;
+        let mut left = RUN;
+        self.ranges.iter().map_while(move |range| {
+            let piece = range.start + skipped..range.end.min(range.start + skipped + left);
+            (skipped, left) = (0, left - piece.len());
+            (left > 0 || !piece.is_empty()).then_some(piece)
+        })
+    }
 }
 
 /// Where the runs begin; `None`: everything is to be taken.
@@ -95,6 +131,31 @@ mod tests {
                 assert!(starts.windows(2).all(|pair| pair[0] + RUN <= pair[1]));
                 assert!(starts.last().unwrap() + RUN <= elements);
                 assert!(starts.iter().all(|start| start % LINE == 0));
+            }
+        }
+    }
+
+    #[test]
+    fn runs_over_ranges_are_those_of_the_ranges_laid_end_to_end() {
+        for lengths in [
+            &[5000][..],
+            &[0, 3, 0, 4000, 1, 0],
+            &[64; 100],
+            &[1; 3000],
+            &[63, 2000, 65, 7],
+        ] {
+            let (mut ranges, mut end_to_end, mut end) = (Vec::new(), Vec::new(), 5);
+            for &length in lengths {
+                ranges.push(end..end + length);
+                end_to_end.extend(end..end + length);
+                end += length + 3;
+            }
+            for phase in 0..20 {
+                let mut places = Places::of(&ranges);
+                for start in runs(end_to_end.len(), 700, phase).unwrap() {
+                    let found: Vec<usize> = places.take(start).flatten().collect();
+                    assert_eq!(found, end_to_end[start..start + RUN]);
+                }
             }
         }
     }

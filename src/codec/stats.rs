@@ -78,17 +78,16 @@ impl ResidualPercentiles {
         room.extend(residual.into_iter().map(|r| r.abs()));
         let elements = room.len();
         let mut percentiles = [0.0; 5];
-        let mut rest = &mut room[..];
-        // From the highest down: what is above a percentile already has its place.
-        for (rank, percentile) in Self::RANKS.iter().zip(&mut percentiles).rev() {
+        let (mut rest, mut below) = (&mut room[..], 0);
+        // From the lowest up: what is below a percentile already has its place, and little is left for the higher ones.
+        for (rank, percentile) in Self::RANKS.iter().zip(&mut percentiles) {
             // In ten-thousandths, which are whole.
             let at = ((rank * 100.0).round() as u128 * elements as u128 / 10_000) as usize;
-            if at < rest.len() {
-                let (_, value, _) = rest.select_nth_unstable_by(at, f32::total_cmp);
+            if at < elements {
+                let (_, value, _) = rest.select_nth_unstable_by(at - below, f32::total_cmp);
                 *percentile = *value;
-                rest = &mut rest[..=at];
-            } else if let Some(value) = rest.last() {
-                *percentile = *value;
+                rest = &mut rest[at - below..];
+                below = at;
             }
         }
         ResidualPercentiles {

@@ -1,6 +1,7 @@
 //! What a step tells its trainer.
 
 use crate::codec::{Encoder, Unit};
+
 /// One step of one replica, in numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -35,9 +36,11 @@ pub struct Report {
     pub residual_l1: f64,
     /// Sum of the absolute values that a post-processor took away from the residual.
     pub clipped: f64,
-    /// Elements of this replica's update that were not finite, and were left out.
+    /// Elements of this replica's update that were not finite, or whose sums with its residual were not, and were left
+    /// out.
     pub dropped: u64,
-    /// Parameters that are not finite; they are left as they are.
+    /// Hits and dense values, of all replicas, that met a parameter that is not finite; it is left as it is. Others that
+    /// are not finite and that nothing met are not counted.
     pub parameters_not_finite: u64,
     /// Nanoseconds in choosing the threshold and in encoding.
     pub encode_ns: u64,

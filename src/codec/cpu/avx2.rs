@@ -49,6 +49,9 @@ const VECTORS: usize = 4;
 /// Elements of a group.
 const GROUP: usize = LANES * VECTORS;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// How far ahead of the pass memory is asked for, in elements: hardware prefetchers stop at a page's end.
 const AHEAD: usize = 512;
 
@@ -219,7 +222,7 @@ fn pass<T: Load, const SKIP: bool>(
     let mut running = _mm256_setzero_si256();
     let groups = residual.chunks_exact_mut(GROUP);
     for (index, (residual, update)) in groups.zip(update.chunks_exact(GROUP)).enumerate() {
-        ahead(residual, update);
+        ahead::<T, GROUP>(residual, update);
         // SAFETY: the slices have a group's elements.
         let (r, u) = unsafe { (load(residual.as_ptr()), load(update.as_ptr())) };
         let mut s = [0, 1, 2, 3].map(|i| _mm256_add_ps(r[i], u[i]));
@@ -259,18 +262,16 @@ fn pass<T: Load, const SKIP: bool>(
     tally
 }
 
-/// Asks for the memory that the pass will come to after this group.
+/// Asks for the memory that the pass will come to after this group of so many elements.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn ahead<T>(residual: &[f32], update: &[T]) {
+pub(super) fn ahead<T, const ELEMENTS: usize>(residual: &[f32], update: &[T]) {
     // Nothing is read that could be seen, wherever these point.
-    for line in [AHEAD, AHEAD + 16] {
-        _mm_prefetch::<_MM_HINT_T0>(residual.as_ptr().wrapping_add(line).cast());
+    for line in (0..ELEMENTS).step_by(LINE / size_of::<f32>()) {
+        _mm_prefetch::<_MM_HINT_T0>(residual.as_ptr().wrapping_add(AHEAD + line).cast());
     }
-    // A group of halves is one line.
-    _mm_prefetch::<_MM_HINT_T0>(update.as_ptr().wrapping_add(AHEAD).cast());
-    if size_of::<T>() == size_of::<f32>() {
-        _mm_prefetch::<_MM_HINT_T0>(update.as_ptr().wrapping_add(AHEAD + 16).cast());
+    for line in (0..ELEMENTS).step_by(LINE / size_of::<T>()) {
+        _mm_prefetch::<_MM_HINT_T0>(update.as_ptr().wrapping_add(AHEAD + line).cast());
     }
 }
 
@@ -394,6 +395,7 @@ pub(super) fn magnitudes<T: Load>(residual: &[f32], update: &[T], out: &mut Vec<
     scalar::magnitudes(residual, update, out);
 }
 
+#[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn dense_f32<T: Load>(
     update: &[T],
@@ -403,6 +405,7 @@ pub(super) fn dense_f32<T: Load>(
     scalar::dense_f32(update, residual, out)
 }
 
+#[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn dense_bf16<T: Load>(
     update: &[T],
@@ -412,11 +415,13 @@ pub(super) fn dense_bf16<T: Load>(
     scalar::dense_bf16(update, residual, out)
 }
 
+#[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn apply_f32(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
     scalar::apply_f32(values, inverse, target)
 }
 
+#[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn apply_bf16(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
     scalar::apply_bf16(values, inverse, target)
@@ -454,7 +459,7 @@ unsafe fn apply_sparse(hits: &[u8], x: f32, target: &mut [f32]) -> u32 {
 
 #[target_feature(enable = "avx2")]
 pub(super) fn ask(from: *const u8, bytes: usize) {
-    for line in (0..bytes).step_by(64) {
+    for line in (0..bytes).step_by(LINE) {
         _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line).cast());
     }
 }

@@ -19,8 +19,8 @@ pub(super) static TABLE: Table = Table {
     clamp: avx2::clamp,
     apply_sparse,
     apply_bitmap,
-    apply_f32: avx2::apply_f32,
-    apply_bf16: avx2::apply_bf16,
+    apply_f32,
+    apply_bf16,
     ask: avx2::ask,
 };
 
@@ -28,8 +28,8 @@ const fn encoders<T: Load>() -> Encoders<T> {
     Encoders {
         sparse,
         bitmap,
-        dense_f32: avx2::dense_f32,
-        dense_bf16: avx2::dense_bf16,
+        dense_f32,
+        dense_bf16,
         magnitudes: avx2::magnitudes,
     }
 }
@@ -39,6 +39,7 @@ pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512vbmi2")
         && is_x86_feature_detected!("bmi2")
         && avx2::is_available()
@@ -184,7 +185,7 @@ fn pass<T: Load, const SKIP: bool>(
     let mut running = _mm512_setzero_si512();
     let groups = residual.chunks_exact_mut(GROUP);
     for (index, (residual, update)) in groups.zip(update.chunks_exact(GROUP)).enumerate() {
-        avx2::ahead(residual, update);
+        avx2::ahead::<T, GROUP>(residual, update);
         // SAFETY: the slices have a group's elements.
         let (r, u) = unsafe { (load(residual.as_ptr()), load(update.as_ptr())) };
         let mut s = [0, 1, 2, 3].map(|i| _mm512_add_ps(r[i], u[i]));
@@ -404,4 +405,24 @@ fn apply_bitmap(words: &[u8], hits: usize, x: f32, target: &mut [f32]) -> u32 {
         }
     }
     not_finite + avx2::drain(rest_words, x, rest)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
+fn dense_f32<T: Load>(update: &[T], residual: &mut [f32], out: &mut [MaybeUninit<u8>]) -> u32 {
+    avx2::dense_f32(update, residual, out)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
+fn dense_bf16<T: Load>(update: &[T], residual: &mut [f32], out: &mut [MaybeUninit<u8>]) -> u32 {
+    avx2::dense_bf16(update, residual, out)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+fn apply_f32(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
+    scalar::apply_f32(values, inverse, target)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+fn apply_bf16(values: &[u8], inverse: f32, target: &mut [f32]) -> u32 {
+    scalar::apply_bf16(values, inverse, target)
 }

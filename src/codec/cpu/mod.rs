@@ -178,7 +178,8 @@ impl Path {
         out: &mut Vec<f32>,
     ) -> Result<(), EncodeError> {
         let kernels = self.kernels();
-        with_slice!(update.into(), update => sample::magnitudes(kernels, residual, update, wanted, phase, out))
+        let all = 0..residual.len();
+        with_slice!(update.into(), update => sample::magnitudes(kernels, residual, update, &[all], wanted, phase, out))
     }
 
     /// The one place where a path becomes code. A path that this processor cannot run gives the scalar kernels: the

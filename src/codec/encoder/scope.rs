@@ -3,8 +3,9 @@
 use crate::codec::encode::EncodeError;
 use crate::codec::policy::{LastStep, PolicyInput, PolicyState, PolicyStateError, ThresholdPolicy};
 use crate::codec::stats::ScopeStats;
-use crate::codec::{Path, Values};
-use serde::{Deserialize, Serialize};
+use crate::codec::values::with_slice;
+use crate::codec::{Path, Unit, Values, sample};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::ops::Range;
 use thiserror::Error;
 
@@ -53,21 +54,21 @@ impl Scope {
         residual: &[f32],
         update: Values<'_>,
         step: u64,
-        sample: &mut Vec<f32>,
+        magnitudes: &mut Vec<f32>,
     ) -> Result<(), EncodeError> {
         let elements = self.stats.elements;
         let wanted = self.policy.sample_size(elements, step).min(elements);
-        sample.clear();
-        for range in self.ranges.iter().filter(|_| wanted > 0) {
-            // Each range's share of the sample is its share of the elements.
-            let share = (wanted as u128 * range.len() as u128).div_ceil(elements as u128) as usize;
-            let (residual, update) = (&residual[range.clone()], update.slice(range.clone()));
-            path.magnitudes(residual, update, share, step, sample)?;
+        magnitudes.clear();
+        if wanted > 0 {
+            let (kernels, ranges) = (path.kernels(), &self.ranges);
+            with_slice!(update, update => {
+                sample::magnitudes(kernels, residual, update, ranges, wanted, step, magnitudes)
+            })?;
         }
         let unit = self.policy.unit(&PolicyInput {
             step,
             elements,
-            sample,
+            sample: magnitudes,
             last: self.last,
         });
         self.stats.unit = Some(unit);
@@ -81,6 +82,7 @@ impl Scope {
         let elements = self.stats.elements;
         if let Some(LastStep { hits, mean, .. }) = state.last
             && (hits > elements as u64
+                || mean.is_some() != (hits > 0)
                 || mean.is_some_and(|mean| !(mean.is_finite() && mean > 0.0)))
         {
             let name = self.stats.name.clone();
@@ -123,12 +125,44 @@ impl Scope {
 }
 
 /// What one scope's policy goes on from.
+///
+/// With serde its numbers become integers that have their bits, as those of a [`PolicyState`] do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScopeState {
     /// The policy's own state.
     pub policy: PolicyState,
     /// What came of the step before.
+    #[serde(serialize_with = "write_last", deserialize_with = "read_last")]
     pub last: Option<LastStep>,
+}
+
+/// A [`LastStep`] in integers.
+#[derive(Serialize, Deserialize)]
+struct LastBits {
+    unit: Unit,
+    hits: u64,
+    density: u64,
+    mean: Option<u64>,
+}
+
+fn write_last<S: Serializer>(last: &Option<LastStep>, serializer: S) -> Result<S::Ok, S::Error> {
+    let bits = last.map(|last| LastBits {
+        unit: last.unit,
+        hits: last.hits,
+        density: last.density.to_bits(),
+        mean: last.mean.map(f64::to_bits),
+    });
+    bits.serialize(serializer)
+}
+
+fn read_last<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<LastStep>, D::Error> {
+    let bits = Option::<LastBits>::deserialize(deserializer)?;
+    Ok(bits.map(|last| LastStep {
+        unit: last.unit,
+        hits: last.hits,
+        density: f64::from_bits(last.density),
+        mean: last.mean.map(f64::from_bits),
+    }))
 }
 
 /// Why states cannot be restored or merged.
@@ -142,7 +176,7 @@ pub enum ScopeStateError {
         /// The states.
         found: usize,
     },
-    /// More hits than elements, or a mean that is none.
+    /// More hits than elements, a mean that is none, or hits without a mean.
     #[error(
         "{name}: a last step of {hits} hits with a mean of {mean:?}; it has {elements} elements"
     )]

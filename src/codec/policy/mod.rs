@@ -41,7 +41,7 @@ use thiserror::Error;
 pub struct PolicyInput<'a> {
     /// How many steps came before this one.
     pub step: u64,
-    /// Elements of the whole vector.
+    /// Elements of all ranges that share this threshold.
     pub elements: usize,
     /// A systematic sample of this step's |s|, in index order, of at least the size that the policy asked for or all
     /// elements; empty for a policy that asks for none.

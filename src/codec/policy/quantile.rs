@@ -15,6 +15,9 @@ const WARM_UP_FROM: f64 = 0.25;
 /// is right from the first step on, whatever the scale. The limit is `2 H` unless told otherwise: where many elements
 /// are equal, as in an adaptive optimizer's first steps, a threshold alone would let all of them through.
 ///
+/// Where fewer than H elements are not 0, and where H is more than the density asks for, fewer hits are taken if they
+/// send more: a hit sends at most two thresholds, and one of next to nothing would keep the residual back for ever.
+///
 /// It has no memory: its [`PolicyState`](super::PolicyState) has no numbers.
 #[derive(Clone, Debug)]
 pub struct Quantile {
@@ -115,7 +118,7 @@ impl ThresholdPolicy for Quantile {
             .reserve(elements, sample_size(self.density, elements));
         let t = self
             .selection
-            .threshold(
+            .threshold_that_sends(
                 self.density_at(input.step),
                 elements,
                 input.sample,
@@ -158,7 +161,7 @@ mod tests {
         let sample = scattered(50_000);
         let mut sorted = sample.clone();
         sorted.sort_by(f32::total_cmp);
-        for density in [1e-3, 1e-2, 0.25, 1.0] {
+        for density in [1e-3, 1e-2, 0.25, 0.999] {
             let mut quantile = Quantile::new(density).unwrap();
             let unit = quantile.unit(&input(200_000, &sample));
             let k = (50_000.0 * density) as usize;
@@ -223,12 +226,12 @@ mod tests {
         );
         assert_eq!(quantile.unit(&input(3, &[f32::MAX; 3])).t(), Unit::MOST);
         assert_eq!(quantile.unit(&input(2, &[f32::NAN; 2])), least);
-        // Fewer hits than wanted are not 0: the others of the sample count for the quantile too.
+        // Fewer hits than wanted are not 0: they are sent.
         let mut few = [0.0; 1000];
         few[7] = 3.0;
         assert_eq!(
             quantile.unit(&input(1000, &few)),
-            Unit::nearest(Unit::LEAST, f32::MAX)
+            Unit::new(3.0, 3.0).unwrap()
         );
     }
 

@@ -13,6 +13,13 @@ pub(super) fn wanted(density: f64, elements: usize) -> usize {
     hits.max(LEAST_HITS).min(elements)
 }
 
+/// Hits wanted of a sample of `elements`, at least 1.
+fn wanted_of(density: f64, elements: usize, sample: &[f32]) -> usize {
+    let share = wanted(density, elements) as f64 / elements.max(1) as f64;
+    let k = (share * sample.len() as f64).round() as usize;
+    k.clamp(1, sample.len().max(1))
+}
+
 /// Elements that a sample needs for the quantile of `density`.
 pub(super) fn sample_size(density: f64, elements: usize) -> usize {
     let hits = wanted(density, elements);
@@ -52,11 +59,58 @@ impl Selection {
         sample: &[f32],
         guess: Option<f32>,
     ) -> Option<f32> {
-        let share = wanted(density, elements) as f64 / elements.max(1) as f64;
-        let k = (share * sample.len() as f64).round() as usize;
-        let k = k.clamp(1, sample.len().max(1));
+        let k = wanted_of(density, elements, sample);
         let kth = self.kth_largest(sample, k, guess);
         (kth > 0.0).then(|| nearest_threshold(&self.larger, k, kth))
+    }
+
+    /// As [`threshold`](Self::threshold), but where that would send next to nothing, fewer hits are taken: as many of the
+    /// wanted ones as send most together. `None` if all of the sample is 0.
+    ///
+    /// A hit sends at most two thresholds. So where fewer elements are not 0 than are wanted, the least threshold would
+    /// send nothing at all, step after step; and in a short vector, of which [`LEAST_HITS`] are wanted whatever the
+    /// density, its least element would say how much of the largest goes out.
+    pub(super) fn threshold_that_sends(
+        &mut self,
+        density: f64,
+        elements: usize,
+        sample: &[f32],
+        guess: Option<f32>,
+    ) -> Option<f32> {
+        let t = self.threshold(density, elements, sample, guess);
+        let asked = (density * elements as f64).round() as usize;
+        if t.is_some() && asked >= wanted(density, elements) {
+            return t;
+        }
+        let k = wanted_of(density, elements, sample);
+        let not_zero = self.larger.iter().filter(|&&x| x > 0.0).count();
+        // A long vector's density stays near to the one asked for as long as it can.
+        let near = k - k / 4;
+        let is_short = asked < wanted(density, elements);
+        let fewest = if is_short || not_zero < near { 1 } else { near };
+        match self.sending_most(fewest, k) {
+            Some((hits, least)) if hits < k => Some(Unit::nearest_threshold(least)),
+            _ => t,
+        }
+    }
+
+    /// How many of the last sample's k largest elements send most, but at least `fewest`, of equally much the most; and
+    /// the least of them. `None` if there is none but 0.
+    fn sending_most(&mut self, fewest: usize, k: usize) -> Option<(usize, f32)> {
+        let first = self.ordered.len().saturating_sub(k);
+        let largest = &mut self.ordered[first..];
+        largest.sort_unstable_by(|a, b| b.cmp(a));
+        let (mut sum, mut most, mut best) = (0f64, 0f64, None);
+        for (before, &bits) in largest.iter().enumerate() {
+            let (hits, least) = (before + 1, f32::from_bits(bits));
+            sum += f64::from(least);
+            // Each sends the mean of all, or two thresholds.
+            let sent = sum.min(2.0 * f64::from(least) * hits as f64);
+            if hits >= fewest && sent > 0.0 && sent >= most {
+                (most, best) = (sent, Some((hits, least)));
+            }
+        }
+        best
     }
 
     /// The f64 mean, in index order, of the last sample's elements of at least `t`, the threshold made of it or a larger
@@ -168,6 +222,51 @@ mod tests {
         assert_eq!(selection.threshold(1e-2, 0, &[], None), None);
         let none = [f32::NAN; 2];
         assert_eq!(selection.threshold(1e-2, 2, &none, None), None);
+    }
+
+    #[test]
+    fn where_the_quantile_would_send_nothing_as_many_hits_are_taken_as_send_most() {
+        let mut selection = Selection::default();
+        let mut t = |density, sample: &[f32]| {
+            selection.threshold_that_sends(density, sample.len(), sample, Some(0.25))
+        };
+        // 32 are wanted and 3 are not 0: 1.0 and 1.5 send 2.5, all three 3 times twice 2^-10.
+        let mut sample = [0.0; 1000];
+        (sample[3], sample[500], sample[999]) = (1.5, 2f32.powi(-10), 1.0);
+        assert_eq!(t(1e-2, &sample), Some(1.0));
+        // With 0.75 in its place all three send most.
+        sample[500] = 0.75;
+        assert_eq!(t(1e-2, &sample), Some(0.75));
+        assert_eq!(t(1e-2, &[0.0; 1000]), None);
+        assert_eq!(t(1e-2, &[]), None);
+
+        // All of a short vector are wanted, and two send most.
+        assert_eq!(t(1e-2, &[3.0, 2.0, 1e-6]), Some(2.0));
+        // Each of two sends 2.0, and the one alone 3.9.
+        assert_eq!(t(1e-2, &[-0.0, 1.0, 3.9]), Some(1.0));
+        assert_eq!(t(1e-2, &[0.5, 3.9]), Some(3.890_625));
+        // Three are asked for; one sends most.
+        let mut uneven = [0.0; 320];
+        uneven[7..11].copy_from_slice(&[1e-3, 64.0, 2e-3, 1e-3]);
+        assert_eq!(t(1e-2, &uneven), Some(64.0));
+        // Asked for are all.
+        assert_eq!(t(1.0, &[3.0, 2.0, 1e-6]), Some(cut8(1e-6)));
+
+        // A vector long enough for its density keeps to it, or near it, as long as it can: 10 alone would send most.
+        let mut long = [1e-6; 4000];
+        long[..10].fill(1.0);
+        let above = f32::from_bits(cut8(1e-6).to_bits() + 0x1_0000);
+        assert_eq!(t(1e-2, &long), Some(above));
+        let mut few = [0.0; 4000];
+        few[..35].fill(0.5);
+        few[..29].fill(1.0);
+        few[..10].fill(64.0);
+        assert_eq!(t(1e-2, &few), Some(0.5));
+        few[30] = 0.0;
+        few[31..].fill(0.0);
+        assert_eq!(t(1e-2, &few), Some(0.5));
+        few[29] = 0.0;
+        assert_eq!(t(1e-2, &few), Some(64.0));
     }
 
     #[test]
