@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains an example with each policy and option for what is sent, with several numbers of replicas and seeds, and prints a
 # Markdown table against the dense run of the same total batch: first rate, accuracy in % as the mean (the worst) of the
-# seeds, points from dense's mean, compression, and the mean density. The last rows are Deeplearning4j's defaults, the control: those of
-# one machine must do worse than ours.
+# seeds, points from dense's mean, compression, and the mean density. The last rows are Deeplearning4j's defaults, the
+# control: those of one machine must do worse than ours.
 #
 #   examples/policies.sh                                  # mnist, 2 and 4 replicas, seeds 0 1 2: minutes
 #   REPLICAS="2 4 8" SEEDS="0" examples/policies.sh digits
@@ -14,7 +14,8 @@ cd "$(dirname "$0")/.."
 example=${1:-mnist}
 read -ra replicas <<<"${REPLICAS:-2 4}"
 seeds=${SEEDS:-0 1 2}
-# The training samples that come along, those of a replica's step, and a limit that cuts a default step in half.
+# The training samples that come along, those of a replica's step, and a limit that cuts a default step in half,
+# to hold against the density that sends as much.
 case $#:$example in
   [01]:mnist) samples=8000 batch=32 limit=1000 ;;
   [01]:digits) samples=1440 batch=16 limit=24 ;;
@@ -33,6 +34,7 @@ configurations=(
   "$default"
   "--magnitude threshold"
   "--limit $limit"
+  "--policy quantile:0.005"
   "--momentum masked"
   "--momentum memory"
   "--policy quantile:0.001"
