@@ -102,6 +102,11 @@ impl Pool {
         Ok(pool)
     }
 
+    /// Whether its threads are there. A forked child has none, and one of them may have held the lock at that moment.
+    fn is_own(&self) -> bool {
+        std::process::id() == self.pid
+    }
+
     /// How many threads work, the caller's included.
     pub(crate) fn threads(&self) -> usize {
         self.threads.len() + 1
@@ -110,6 +115,10 @@ impl Pool {
     /// Calls `work` for each number below `pieces`, on all threads together, and returns when all are done. A panic in it
     /// goes on here.
     pub(crate) fn run(&mut self, pieces: usize, work: &(dyn Fn(usize) + Sync)) {
+        if !self.is_own() {
+            (0..pieces).for_each(work);
+            return;
+        }
         let work: *const (dyn Fn(usize) + Sync + '_) = work;
         // SAFETY: only the lifetime differs. The pointer is not used after this call: it waits for all pieces, and takes
         // the batch away.
@@ -139,8 +148,8 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        if std::process::id() != self.pid {
-            // A forked child has no such threads; it would wait for them for ever.
+        if !self.is_own() {
+            // It would wait for them for ever.
             std::mem::forget(std::mem::take(&mut self.threads));
             return;
         }
@@ -169,6 +178,34 @@ mod tests {
                     runs[piece].fetch_add(1, Ordering::Relaxed);
                 });
                 assert!(runs.iter().all(|runs| runs.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_forked_child_works_alone_whatever_the_threads_were_about() {
+        use nix::sys::wait::{WaitStatus, waitpid};
+        use nix::unistd::{ForkResult, fork};
+        let mut pool = Pool::new(3).unwrap();
+        let shared = std::sync::Arc::clone(&pool.shared);
+        let held = shared.lock();
+        // SAFETY: the child allocates nothing, and ends without running anything of the parent's.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                // Ends a child that waits for a lock which nobody gives back.
+                nix::unistd::alarm::set(20);
+                let runs = [const { AtomicUsize::new(0) }; 5];
+                pool.run(5, &|piece| {
+                    runs[piece].fetch_add(1, Ordering::Relaxed);
+                });
+                let once = runs.iter().all(|runs| runs.load(Ordering::Relaxed) == 1);
+                // SAFETY: ends this process.
+                unsafe { libc::_exit(if once { 0 } else { 1 }) }
+            }
+            ForkResult::Parent { child } => {
+                drop(held);
+                assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
             }
         }
     }

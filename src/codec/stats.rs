@@ -75,6 +75,7 @@ impl ResidualPercentiles {
         room: &mut Vec<f32>,
     ) -> ResidualPercentiles {
         room.clear();
+        // Of magnitudes, numbers and bits have the same order.
         room.extend(residual.into_iter().map(|r| r.abs()));
         let elements = room.len();
         let mut percentiles = [0.0; 5];
@@ -84,7 +85,7 @@ impl ResidualPercentiles {
             // In ten-thousandths, which are whole.
             let at = ((rank * 100.0).round() as u128 * elements as u128 / 10_000) as usize;
             if at < elements {
-                let (_, value, _) = rest.select_nth_unstable_by(at - below, f32::total_cmp);
+                let (_, value, _) = rest.select_nth_unstable_by_key(at - below, |r| r.to_bits());
                 *percentile = *value;
                 rest = &mut rest[at - below..];
                 below = at;

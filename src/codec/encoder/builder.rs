@@ -106,7 +106,8 @@ impl EncoderBuilder {
         self
     }
 
-    /// Makes [`Encoder::percentiles`] after each step: a copy of the residual, and a selection. Default: no.
+    /// Makes [`Encoder::percentiles`] after each step: a copy of the residual and a selection in it, which take 10 to 50
+    /// times as long as the step, and 4 bytes an element. Default: no.
     #[must_use]
     pub fn debug(mut self, debug: bool) -> Self {
         self.debug = debug;
