@@ -59,7 +59,7 @@ fn ranges_that_share_a_threshold_are_sampled_as_if_they_stood_one_behind_the_oth
     };
     let total = 100_000 + 300 * 31;
     let update: Vec<f32> = (0..total).map(noise).collect();
-    let compressed = |i: usize| i < 100_000 || (i - 100_000) % 31 != 0;
+    let compressed = |i: usize| i < 100_000 || !(i - 100_000).is_multiple_of(31);
     let end_to_end: Vec<f32> = (0..total)
         .filter(|&i| compressed(i))
         .map(|i| update[i])
