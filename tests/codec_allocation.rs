@@ -146,6 +146,13 @@ fn builders() -> Vec<(&'static str, EncoderBuilder)> {
             ranges(adaptive()).policy(fixed().with_limit(700)),
         ),
         (
+            "whole blocks of dense ranges",
+            long().ranges([
+                NamedRange::dense("f32", LONG / 2, Dense::F32),
+                NamedRange::dense("bf16", LONG - LONG / 2, Dense::Bf16),
+            ]),
+        ),
+        (
             "clipping",
             ranges(fixed()).post_processor(Clipping::new(2.0, 1).unwrap()),
         ),

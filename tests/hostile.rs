@@ -138,6 +138,43 @@ fn every_byte_of_a_records_header_is_checked() {
     }
 }
 
+fn make_checksum_fit(world: &World, record: u64) {
+    let header: Vec<u8> = (0..60).map(|byte| read(world, record + byte)).collect();
+    scribble(world, record + 60, &crc32c::crc32c(&header).to_le_bytes());
+}
+
+#[test]
+fn a_header_that_lies_in_any_byte_is_an_error_though_its_checksum_fits() {
+    for byte in 0..60 {
+        let (world, record) = stopped_before_a_record("one step");
+        let offset = record + byte;
+        scribble(&world, offset, &[read(&world, offset) ^ 0x10]);
+        make_checksum_fit(&world, record);
+        world.replicas[0].signal(Signal::SIGCONT);
+        let ended = world.finish();
+        // What a peer may say as it likes: its flags for the agreement, a hash that is not said to be there, another
+        // threshold and unit, how many of its elements were not finite.
+        let may_be_so =
+            [5, 10, 11, 12, 13].contains(&byte) || (40..48).contains(&byte) || byte >= 56;
+        for (rank, replica) in ended.iter().enumerate() {
+            assert!(
+                replica.status.success(),
+                "byte {byte}, rank {rank}: {:?}",
+                replica.heard
+            );
+            let error = replica.one("error");
+            assert!(
+                error != "none" || may_be_so,
+                "byte {byte}, rank {rank}: {:?}",
+                replica.heard
+            );
+        }
+        if !may_be_so {
+            assert_eq!(ended[0].one("error"), ended[1].one("error"), "byte {byte}");
+        }
+    }
+}
+
 /// Where a record's header has its fields.
 const FORMAT: usize = 7;
 const THRESHOLD: usize = 10;
@@ -199,8 +236,7 @@ fn a_record_of_another_coding_than_was_agreed_breaks_the_protocol() {
     for (case, (place, bytes), expected) in cases {
         let (world, record) = stopped_before_a_record(case);
         scribble(&world, record + place as u64, &bytes);
-        let header: Vec<u8> = (0..60).map(|byte| read(&world, record + byte)).collect();
-        scribble(&world, record + 60, &crc32c::crc32c(&header).to_le_bytes());
+        make_checksum_fit(&world, record);
         let what = format!("{bytes:?} at {place} of {case}");
         let found = found_by_both(world, &what);
         assert!(found.contains(expected), "{what}: {found}");

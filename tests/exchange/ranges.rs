@@ -7,18 +7,19 @@ use gradring::codec::{
     Apply, Clipping, Dense, Encoder, MomentumMemory, NamedRange, Path, Record, Unit, Values, canon,
 };
 use gradring::exchange::Builder;
+use gradring::shm::layout::MIN_RING_CAPACITY;
 use gradring::{Error, Exchange, Fixed, Quantile, Reduction, Replica, parameter_hash};
 use half::{bf16, f16};
 
 const STEPS: usize = 12;
-const LENGTHS: [usize; 5] = [40_000, 1000, 50_000, 33_000, 7];
+const LENGTHS: [usize; 5] = [40_000, 33_000, 50_000, 33_000, 7];
 
 fn length() -> usize {
     LENGTHS.iter().sum()
 }
 
-/// Chunks of the ranges: each compressed one is one, and the longer dense one is two blocks.
-const CHUNKS: u64 = 6;
+/// Chunks of the ranges: each compressed one is one, each dense one two blocks, of which the first fills a frame.
+const CHUNKS: u64 = 7;
 
 fn ranges(rank: usize) -> [NamedRange; 5] {
     let own = Fixed::new(2e-3 * (1 + rank) as f32).expect("a threshold");
@@ -203,7 +204,7 @@ fn steps(case: &str, replica: &Replica) {
         assert_eq!(report.contributors, contributors.count());
         let chunks = report.sparse_chunks + report.bitmap_chunks + report.dense_chunks;
         assert_eq!(chunks, if gives { CHUNKS } else { 0 });
-        assert_eq!(report.dense_chunks, if gives { 3 } else { 0 });
+        assert_eq!(report.dense_chunks, if gives { 4 } else { 0 });
         assert!(settings.remembers || report.clipped == 0.0);
     }
     let anybody = |step: &usize| (0..replica.world_size()).any(|rank| self::gives(rank, *step));
@@ -248,8 +249,11 @@ fn sums(replica: &Replica) {
 
 /// Starts one replica a rank; rank 1 is told to use the plainest code.
 fn start(case: &str, world_size: usize) -> Vec<world::Ended> {
-    let setup = Setup::default();
-    let mut world = World::empty(world_size, &setup);
+    with(case, world_size, Setup::default)
+}
+
+fn with(case: &str, world_size: usize, setup: impl Fn() -> Setup) -> Vec<world::Ended> {
+    let mut world = World::empty(world_size, &setup());
     for rank in 0..world_size {
         let told = if rank == 1 {
             vec![("GRADRING_SIMD".into(), "scalar".into())]
@@ -258,7 +262,7 @@ fn start(case: &str, world_size: usize) -> Vec<world::Ended> {
         };
         let setup = Setup {
             environment: told,
-            ..Setup::default()
+            ..setup()
         };
         world.add(case, rank, &setup);
     }
@@ -283,6 +287,19 @@ fn replicas_are_identical_whatever_path_threads_density_and_type_of_update_each_
             }
         }
     }
+}
+
+#[test]
+fn the_smallest_ring_carries_whole_blocks_of_dense_ranges() {
+    let case = "ranges, mean";
+    let (parameters, _) = simulate(3, &Settings::of(case));
+    let ended = with(case, 3, || Setup {
+        ring_capacity: MIN_RING_CAPACITY,
+        cores: 1,
+        ..Setup::default()
+    });
+    let expected = format!("{:016x}", parameter_hash(&parameters));
+    assert_eq!(all_say(&ended, "parameters"), expected);
 }
 
 #[test]
