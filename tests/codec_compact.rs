@@ -32,7 +32,9 @@ type Hits = Vec<(usize, bool)>;
 
 fn evenly(random: &mut Random, elements: usize, density: f64) -> Hits {
     (0..elements)
-        .filter_map(|i| random.happens(density).then(|| (i, random.next() & 1 == 1)))
+        .map(|i| (i, random.happens(density), random.next() & 1 == 1))
+        .filter(|(_, hit, _)| *hit)
+        .map(|(i, _, negative)| (i, negative))
         .collect()
 }
 
@@ -131,7 +133,8 @@ fn hits(random: &mut Random, elements: usize, kind: Kind) -> Hits {
         Kind::All => evenly(random, elements, 1.0),
         Kind::Edges => (0..elements)
             .filter(|i| [0, 1, BLOCK - 2, BLOCK - 1].contains(&(i % BLOCK)) || i + 1 == elements)
-            .filter_map(|i| random.happens(0.7).then(|| (i, random.next() & 1 == 1)))
+            .map(|i| (i, i % 3 == 1))
+            .filter(|_| random.happens(0.7))
             .collect(),
         Kind::Blocks => {
             let mut hits = Vec::new();
