@@ -90,12 +90,7 @@ impl Model {
                 chunks.push((first..range.end.min(first + most), coding, number));
             }
             if let Some(number) = number {
-                let ranges = &mut scopes[number].ranges;
-                // Neighbours that share a threshold are sampled as one range.
-                match ranges.last_mut() {
-                    Some(last) if last.end == range.start => last.end = range.end,
-                    _ => ranges.push(range),
-                }
+                scopes[number].ranges.push(range);
             }
         }
         Model {
@@ -140,12 +135,17 @@ impl Model {
         for scope in &mut self.scopes {
             let elements = scope.elements();
             let wanted = scope.policy.sample_size(elements, step);
+            // As if its ranges were one vector.
+            let ranges = || scope.ranges.iter().cloned();
+            let residual: Vec<f32> = ranges()
+                .flat_map(|range| &self.residual[range])
+                .copied()
+                .collect();
+            let update: Vec<f32> = ranges().flat_map(|range| &update[range]).copied().collect();
             let mut sample = Vec::new();
-            for range in scope.ranges.iter().filter(|_| wanted > 0) {
-                let share = (wanted * range.len()).div_ceil(elements);
-                let (residual, update) = (&self.residual[range.clone()], &update[range.clone()]);
+            if wanted > 0 {
                 Path::Scalar
-                    .magnitudes(residual, update, share, step, &mut sample)
+                    .magnitudes(&residual, &update, wanted, step, &mut sample)
                     .unwrap();
             }
             let input = PolicyInput {
