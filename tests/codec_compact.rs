@@ -32,10 +32,9 @@ type Hits = Vec<(usize, bool)>;
 
 fn evenly(random: &mut Random, elements: usize, density: f64) -> Hits {
     (0..elements)
-        .filter(|_| random.happens(density))
-        .collect::<Vec<usize>>()
-        .into_iter()
-        .map(|i| (i, random.next() & 1 == 1))
+        .map(|i| (i, random.happens(density), random.next() & 1 == 1))
+        .filter(|(_, hit, _)| *hit)
+        .map(|(i, _, negative)| (i, negative))
         .collect()
 }
 
@@ -134,10 +133,8 @@ fn hits(random: &mut Random, elements: usize, kind: Kind) -> Hits {
         Kind::All => evenly(random, elements, 1.0),
         Kind::Edges => (0..elements)
             .filter(|i| [0, 1, BLOCK - 2, BLOCK - 1].contains(&(i % BLOCK)) || i + 1 == elements)
+            .map(|i| (i, i % 3 == 1))
             .filter(|_| random.happens(0.7))
-            .collect::<Vec<usize>>()
-            .into_iter()
-            .map(|i| (i, random.next() & 1 == 1))
             .collect(),
         Kind::Blocks => {
             let mut hits = Vec::new();

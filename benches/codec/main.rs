@@ -92,11 +92,34 @@ fn threshold(density: f64) -> Unit {
 /// `r += u` with the widest vectors that the codec uses too: what a trainer built for this processor gets.
 fn add(residual: &mut [f32], update: &[f32]) {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
-        // SAFETY: the feature is there.
-        return unsafe { add_avx2(residual, update) };
+    {
+        if Path::Avx512.is_available() {
+            // SAFETY: the features are there.
+            return unsafe { add_avx512(residual, update) };
+        }
+        if Path::Avx2.is_available() {
+            // SAFETY: as above.
+            return unsafe { add_avx2(residual, update) };
+        }
     }
     add_plain(residual, update);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn add_avx512(residual: &mut [f32], update: &[f32]) {
+    use std::arch::x86_64::{_mm512_add_ps, _mm512_loadu_ps, _mm512_storeu_ps};
+    // By hand: a compiler prefers vectors of half the width here.
+    let (vectors, rest) = residual.as_chunks_mut::<16>();
+    let (update_vectors, update_rest) = update.as_chunks::<16>();
+    for (r, u) in vectors.iter_mut().zip(update_vectors) {
+        // SAFETY: both are a vector's elements.
+        unsafe {
+            let sum = _mm512_add_ps(_mm512_loadu_ps(r.as_ptr()), _mm512_loadu_ps(u.as_ptr()));
+            _mm512_storeu_ps(r.as_mut_ptr(), sum);
+        }
+    }
+    add_plain(rest, update_rest);
 }
 
 #[cfg(target_arch = "x86_64")]

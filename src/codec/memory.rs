@@ -37,9 +37,9 @@ impl MomentumMemory {
     /// that, so that the sum of all replicas' is at most about `norm`.
     ///
     /// # Errors
-    /// [`MemoryError::Norm`] unless it is finite and above 0.
+    /// [`MemoryError::Norm`] unless it is at least 2^-126, and finite.
     pub fn with_local_clipping(self, norm: f32) -> Result<MomentumMemory, MemoryError> {
-        if norm > 0.0 && norm.is_finite() {
+        if (f32::MIN_POSITIVE..=f32::MAX).contains(&norm) {
             Ok(MomentumMemory {
                 norm: Some(norm),
                 ..self
@@ -60,7 +60,7 @@ pub enum MemoryError {
         found: f32,
     },
     /// A norm out of range.
-    #[error("a norm of {found} for local clipping; it must be finite and above 0")]
+    #[error("a norm of {found:e} for local clipping; it must be at least 2^-126, and finite")]
     Norm {
         /// The norm.
         found: f32,
@@ -233,7 +233,7 @@ mod tests {
         }
         assert!(MomentumMemory::new(f32::NAN).is_err());
         let memory = MomentumMemory::new(0.9).unwrap();
-        for found in [0.0, -1.0, f32::INFINITY] {
+        for found in [0.0, -1.0, 1e-40, f32::INFINITY] {
             assert_eq!(
                 memory.with_local_clipping(found),
                 Err(MemoryError::Norm { found })

@@ -132,12 +132,21 @@ impl<'a> Reader<'a> {
 }
 
 /// The word at `at`, of which not all bytes are there. (Takes no reader, so that a reader can live in registers.)
-#[cold]
+#[inline(never)]
 fn last(bytes: &[u8], at: usize) -> u64 {
-    let mut word = [0; WORD];
-    let rest = bytes.get(at..).unwrap_or_default();
-    word[..rest.len()].copy_from_slice(rest);
-    u64::from_le_bytes(word)
+    let there = bytes.len().saturating_sub(at);
+    if there == 0 {
+        return 0;
+    }
+    match bytes.last_chunk() {
+        // The last whole word, without what comes before.
+        Some(word) => u64::from_le_bytes(*word) >> (8 * (WORD - there)),
+        None => {
+            let mut word = [0; WORD];
+            word[..there].copy_from_slice(&bytes[at..]);
+            u64::from_le_bytes(word)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -121,16 +121,19 @@ pub(super) fn careful<T: Element>(
     rule: &Rule,
     log: &mut Vec<Logged>,
 ) -> u32 {
-    let mut dropped = 0;
+    let (mut dropped, mut largest) = (0, 0);
     for (r, &u) in residual.iter_mut().zip(update) {
         let (s, not_finite) = accumulate(*r, u);
         *r = s;
         dropped += u32::from(not_finite);
+        largest = largest.max((s.to_bits() & MAGNITUDE) as i32);
     }
-    for (i, s) in residual.iter().enumerate() {
-        // What is logged is a hit: it is far above the threshold.
-        if s.to_bits() & MAGNITUDE >= rule.logged {
-            log.push((first + i, *s));
+    if largest as u32 >= rule.logged {
+        for (i, s) in residual.iter().enumerate() {
+            // What is logged is a hit: it is far above the threshold.
+            if s.to_bits() & MAGNITUDE >= rule.logged {
+                log.push((first + i, *s));
+            }
         }
     }
     dropped

@@ -30,6 +30,20 @@ pub(super) fn sample_size(density: f64, elements: usize) -> usize {
     size as usize
 }
 
+/// A threshold with which fewer hits would send more than this many times as much keeps nearly all back.
+const STALLED: f64 = 16.0;
+
+/// The largest elements of a sample that send most together.
+#[derive(Clone, Copy)]
+struct Best {
+    /// How many.
+    hits: usize,
+    /// The least of them.
+    least: f32,
+    /// What they send together.
+    sent: f64,
+}
+
 /// The sample's larger elements, kept from step to step for their memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Selection {
@@ -68,7 +82,8 @@ impl Selection {
     /// wanted ones as send most together. `None` if all of the sample is 0.
     ///
     /// A hit sends at most two thresholds. So where fewer elements are not 0 than are wanted, the least threshold would
-    /// send nothing at all, step after step; and in a short vector, of which [`LEAST_HITS`] are wanted whatever the
+    /// send nothing at all, step after step; where fewer are not tiny, as in an embedding most of whose rows have only the
+    /// tail of an old momentum, next to nothing; and in a short vector, of which [`LEAST_HITS`] are wanted whatever the
     /// density, its least element would say how much of the largest goes out.
     pub(super) fn threshold_that_sends(
         &mut self,
@@ -79,35 +94,56 @@ impl Selection {
     ) -> Option<f32> {
         let t = self.threshold(density, elements, sample, guess);
         let asked = (density * elements as f64).round() as usize;
-        if t.is_some() && asked >= wanted(density, elements) {
-            return t;
-        }
         let k = wanted_of(density, elements, sample);
+        if let Some(t) = t
+            && asked >= wanted(density, elements)
+        {
+            return Some(self.unless_stalled(k, t));
+        }
         let not_zero = self.larger.iter().filter(|&&x| x > 0.0).count();
         // A long vector's density stays near to the one asked for as long as it can.
         let near = k - k / 4;
         let is_short = asked < wanted(density, elements);
         let fewest = if is_short || not_zero < near { 1 } else { near };
         match self.sending_most(fewest, k) {
-            Some((hits, least)) if hits < k => Some(Unit::nearest_threshold(least)),
+            Some(best) if best.hits < k => Some(Unit::nearest_threshold(best.least)),
             _ => t,
         }
     }
 
-    /// How many of the last sample's k largest elements send most, but at least `fewest`, of equally much the most; and
-    /// the least of them. `None` if there is none but 0.
-    fn sending_most(&mut self, fewest: usize, k: usize) -> Option<(usize, f32)> {
+    /// `t`, made of the last sample's k-th largest element, unless fewer hits would send more than [`STALLED`] times as
+    /// much: then the threshold with which most is sent.
+    fn unless_stalled(&mut self, k: usize, t: f32) -> f32 {
+        let first = self.ordered.len().saturating_sub(k);
+        let all: f64 = self.ordered[first..]
+            .iter()
+            .map(|&bits| f64::from(f32::from_bits(bits)))
+            .sum();
+        // No hits can send more than all there is. Half, because this sum is in any order.
+        let sent = 2.0 * f64::from(t) * k as f64;
+        if STALLED / 2.0 * sent > all {
+            return t;
+        }
+        match self.sending_most(1, k) {
+            Some(best) if best.sent > STALLED * sent => Unit::nearest_threshold(best.least),
+            _ => t,
+        }
+    }
+
+    /// How many of the last sample's k largest elements send most, but at least `fewest`, of equally much the most.
+    /// `None` if there is none but 0.
+    fn sending_most(&mut self, fewest: usize, k: usize) -> Option<Best> {
         let first = self.ordered.len().saturating_sub(k);
         let largest = &mut self.ordered[first..];
         largest.sort_unstable_by(|a, b| b.cmp(a));
-        let (mut sum, mut most, mut best) = (0f64, 0f64, None);
+        let (mut sum, mut best) = (0f64, None::<Best>);
         for (before, &bits) in largest.iter().enumerate() {
             let (hits, least) = (before + 1, f32::from_bits(bits));
             sum += f64::from(least);
             // Each sends the mean of all, or two thresholds.
             let sent = sum.min(2.0 * f64::from(least) * hits as f64);
-            if hits >= fewest && sent > 0.0 && sent >= most {
-                (most, best) = (sent, Some((hits, least)));
+            if hits >= fewest && sent > 0.0 && best.is_none_or(|best| sent >= best.sent) {
+                best = Some(Best { hits, least, sent });
             }
         }
         best
@@ -249,14 +285,19 @@ mod tests {
         let mut uneven = [0.0; 320];
         uneven[7..11].copy_from_slice(&[1e-3, 64.0, 2e-3, 1e-3]);
         assert_eq!(t(1e-2, &uneven), Some(64.0));
-        // Asked for are all.
-        assert_eq!(t(1.0, &[3.0, 2.0, 1e-6]), Some(cut8(1e-6)));
+        // Asked for are all, but all would send next to nothing.
+        assert_eq!(t(1.0, &[3.0, 2.0, 1e-6]), Some(2.0));
+        assert_eq!(t(1.0, &[3.0, 2.0, 0.5]), Some(0.5));
 
-        // A vector long enough for its density keeps to it, or near it, as long as it can: 10 alone would send most.
-        let mut long = [1e-6; 4000];
+        // A vector long enough for its density keeps to it while 10 alone would not send more than 16 times as much.
+        let mut long = [1e-2; 4000];
         long[..10].fill(1.0);
-        let above = f32::from_bits(cut8(1e-6).to_bits() + 0x1_0000);
+        let above = f32::from_bits(cut8(1e-2).to_bits() + 0x1_0000);
         assert_eq!(t(1e-2, &long), Some(above));
+        long[10..].fill(cut8(1e-3));
+        assert_eq!(t(1e-2, &long), Some(1.0));
+        long[10..].fill(1e-30);
+        assert_eq!(t(1e-2, &long), Some(1.0));
         let mut few = [0.0; 4000];
         few[..35].fill(0.5);
         few[..29].fill(1.0);
