@@ -131,6 +131,36 @@ pub trait ThresholdPolicy: Send + Debug {
     }
 }
 
+impl<P: ThresholdPolicy + ?Sized> ThresholdPolicy for Box<P> {
+    fn kind(&self) -> &'static str {
+        (**self).kind()
+    }
+
+    fn sample_size(&self, elements: usize, step: u64) -> usize {
+        (**self).sample_size(elements, step)
+    }
+
+    fn unit(&mut self, input: &PolicyInput<'_>) -> Unit {
+        (**self).unit(input)
+    }
+
+    fn limit(&self, elements: usize, step: u64) -> Option<usize> {
+        (**self).limit(elements, step)
+    }
+
+    fn state(&self) -> PolicyState {
+        (**self).state()
+    }
+
+    fn restore(&mut self, state: &PolicyState) -> Result<(), PolicyStateError> {
+        (**self).restore(state)
+    }
+
+    fn merge(&self, states: &[PolicyState]) -> Result<PolicyState, PolicyStateError> {
+        (**self).merge(states)
+    }
+}
+
 /// A policy cannot be made with these numbers.
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 pub enum PolicyError {
@@ -186,4 +216,31 @@ pub enum PolicyError {
         /// The density.
         density: f64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boxed_policy_is_the_policy_in_the_box() {
+        let mut plain = Adaptive::dl4j().with_limit(9);
+        let mut boxed: Box<dyn ThresholdPolicy> = Box::new(plain.clone());
+        let input = PolicyInput {
+            step: 0,
+            elements: 1000,
+            sample: &[],
+            last: None,
+        };
+        let through = &mut boxed as &mut dyn ThresholdPolicy;
+        assert_eq!(through.kind(), plain.kind());
+        assert_eq!(through.unit(&input), plain.unit(&input));
+        assert_eq!(
+            (through.limit(1000, 1), through.sample_size(1000, 1)),
+            (Some(9), 0)
+        );
+        assert_eq!(through.state(), plain.state());
+        assert_eq!(through.restore(&plain.state()), Ok(()));
+        assert_eq!(through.merge(&[plain.state()]), Ok(plain.state()));
+    }
 }
