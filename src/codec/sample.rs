@@ -10,6 +10,10 @@ use std::ops::Range;
 
 /// Elements of a run: four cache lines.
 pub const RUN: usize = 64;
+/// Elements of a run of a sample that has [`MANY`] of these: fewer places to go to, for the same number of lines.
+pub const LONG_RUN: usize = 256;
+/// How many long runs represent a vector well.
+const MANY: usize = 512;
 /// Runs begin at multiples of this, so that a run of a vector that does so too lies in whole lines.
 const LINE: usize = 16;
 /// Runs that are asked for ahead of the one that is read: they lie too far apart for the hardware to guess.
@@ -31,11 +35,12 @@ pub(super) fn magnitudes<T: Element>(
         return Err(EncodeError::Lengths { expected, found });
     }
     let elements = ranges.iter().map(Range::len).sum();
-    let starts = runs(elements, wanted, phase);
+    let run = run_of(wanted);
+    let starts = runs(elements, wanted, run, phase);
     out.reserve(
         starts
             .as_ref()
-            .map_or(elements, |starts| RUN * starts.len()),
+            .map_or(elements, |starts| run * starts.len()),
     );
     let mut take = |piece: Range<usize>| {
         kernels.magnitudes(&residual[piece.clone()], &update[piece], out);
@@ -43,7 +48,9 @@ pub(super) fn magnitudes<T: Element>(
     match starts {
         None => ranges.iter().cloned().for_each(take),
         Some(starts) => {
-            let pieces = starts.scan(Places::of(ranges), |places, start| Some(places.take(start)));
+            let pieces = starts.scan(Places::of(ranges), |places, start| {
+                Some(places.take(start, run))
+            });
             let mut asked = pieces.clone().flatten();
             let mut ask = |count: usize| {
                 for piece in asked.by_ref().take(count) {
@@ -75,7 +82,11 @@ impl<'a> Places<'a> {
     }
 
     /// The pieces of the vector that hold the run from `start` on, which must lie inside. Starts must ascend.
-    fn take(&mut self, start: usize) -> impl Iterator<Item = Range<usize>> + Clone + use<'a> {
+    fn take(
+        &mut self,
+        start: usize,
+        run: usize,
+    ) -> impl Iterator<Item = Range<usize>> + Clone + use<'a> {
         while let Some((first, rest)) = self.ranges.split_first()
             && self.before + first.len() <= start
         {
@@ -83,7 +94,7 @@ impl<'a> Places<'a> {
             self.ranges = rest;
         }
         let mut skipped = start - self.before;
-        let mut left = RUN;
+        let mut left = run;
         self.ranges.iter().map_while(move |range| {
             let piece = range.start + skipped..range.end.min(range.start + skipped + left);
             (skipped, left) = (0, left - piece.len());
@@ -92,15 +103,26 @@ impl<'a> Places<'a> {
     }
 }
 
+/// Elements of the runs of a sample of `wanted`.
+fn run_of(wanted: usize) -> usize {
+    if wanted >= MANY * LONG_RUN {
+        LONG_RUN
+    } else {
+        RUN
+    }
+}
+
 /// Where the runs begin; `None`: everything is to be taken.
 fn runs(
     elements: usize,
     wanted: usize,
+    run: usize,
     phase: u64,
 ) -> Option<impl ExactSizeIterator<Item = usize> + Clone> {
-    let count = wanted.div_ceil(RUN);
+    let count = wanted.div_ceil(run);
     let lines = elements / LINE;
-    let free = lines.checked_sub(count * (RUN / LINE))?;
+    let of_run = run / LINE;
+    let free = lines.checked_sub(count * of_run)?;
     // With less than one free line a run there is nothing to choose.
     if free < count {
         return None;
@@ -109,7 +131,7 @@ fn runs(
     // share: the odd multiplier walks through the phases in large steps.
     let (count, free) = (count as u64, free as u64);
     let shift = (phase.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % (free + 1);
-    let line = move |run: u64| run * (RUN / LINE) as u64 + (run * free + shift) / count;
+    let line = move |run: u64| run * of_run as u64 + (run * free + shift) / count;
     Some((0..count as usize).map(move |run| LINE * line(run as u64) as usize))
 }
 
@@ -123,13 +145,16 @@ mod tests {
             (100_000, 25_000),
             (1 << 20, 64),
             (1_000_003, 7_000),
+            (262_144, 131_071),
+            (262_144, 131_072),
             (262_144, 200_000),
         ] {
             for phase in 0..50 {
-                let starts: Vec<usize> = runs(elements, wanted, phase).unwrap().collect();
-                assert!(starts.len() * RUN >= wanted);
-                assert!(starts.windows(2).all(|pair| pair[0] + RUN <= pair[1]));
-                assert!(starts.last().unwrap() + RUN <= elements);
+                let run = run_of(wanted);
+                let starts: Vec<usize> = runs(elements, wanted, run, phase).unwrap().collect();
+                assert!(starts.len() * run >= wanted);
+                assert!(starts.windows(2).all(|pair| pair[0] + run <= pair[1]));
+                assert!(starts.last().unwrap() + run <= elements);
                 assert!(starts.iter().all(|start| start % LINE == 0));
             }
         }
@@ -152,8 +177,8 @@ mod tests {
             }
             for phase in 0..20 {
                 let mut places = Places::of(&ranges);
-                for start in runs(end_to_end.len(), 700, phase).unwrap() {
-                    let found: Vec<usize> = places.take(start).flatten().collect();
+                for start in runs(end_to_end.len(), 700, RUN, phase).unwrap() {
+                    let found: Vec<usize> = places.take(start, RUN).flatten().collect();
                     assert_eq!(found, end_to_end[start..start + RUN]);
                 }
             }
@@ -165,7 +190,7 @@ mod tests {
         let (elements, wanted) = (10_000, 1_000);
         let mut seen = vec![false; elements];
         for phase in 0..4000 {
-            for start in runs(elements, wanted, phase).unwrap() {
+            for start in runs(elements, wanted, RUN, phase).unwrap() {
                 seen[start..start + RUN].fill(true);
             }
         }
@@ -174,10 +199,10 @@ mod tests {
 
     #[test]
     fn a_small_vector_is_taken_whole() {
-        assert!(runs(0, 10, 0).is_none());
-        assert!(runs(10, 10, 0).is_none());
-        assert!(runs(1000, 990, 3).is_none());
-        assert!(runs(64, 64, 3).is_none());
-        assert_eq!(runs(1000, 0, 3).map(|starts| starts.len()), Some(0));
+        assert!(runs(0, 10, RUN, 0).is_none());
+        assert!(runs(10, 10, RUN, 0).is_none());
+        assert!(runs(1000, 990, RUN, 3).is_none());
+        assert!(runs(64, 64, RUN, 3).is_none());
+        assert_eq!(runs(1000, 0, RUN, 3).map(|starts| starts.len()), Some(0));
     }
 }

@@ -160,8 +160,9 @@ impl Path {
     }
 
     /// Appends to `out` a systematic sample of `|s|`, where `s` is what [`encode`](Path::encode) would form of
-    /// `residual` and `update`: at least `wanted` of them, in index order, in runs of [`sample::RUN`] evenly spread over
-    /// the vector, or all when there are hardly more. `phase` (the step) moves the runs. All are finite and canonical.
+    /// `residual` and `update`: at least `wanted` of them, in index order, in runs of [`sample::RUN`], or
+    /// [`sample::LONG_RUN`] in large samples, evenly spread over the vector, or all when there are hardly more. `phase`
+    /// (the step) moves the runs. All are finite and canonical.
     ///
     /// The same on every path.
     ///
