@@ -4,28 +4,10 @@
 use gradring::codec::compact::{CompactError, decode, decode_front, encode};
 use gradring::codec::{Apply, BLOCK, CHUNK, Format, Path, Record, payload_len};
 use proptest::prelude::*;
+use random::Random;
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    /// Whether something of this probability happens.
-    fn happens(&mut self, probability: f64) -> bool {
-        ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
-    }
-}
+#[path = "plain/random.rs"]
+mod random;
 
 /// Elements and their signs, ascending.
 type Hits = Vec<(usize, bool)>;
@@ -139,7 +121,7 @@ fn hits(random: &mut Random, elements: usize, kind: Kind) -> Hits {
         Kind::Blocks => {
             let mut hits = Vec::new();
             for first in (0..elements).step_by(BLOCK) {
-                let density = [0.0, 1e-3, 1e-2, 0.1, 0.5, 1.0][random.below(6)];
+                let density = [0.0, 1e-3, 1e-2, 0.1, 0.5, 1.0][random.index(6)];
                 let found = evenly(random, BLOCK.min(elements - first), density);
                 hits.extend(found.into_iter().map(|(i, negative)| (first + i, negative)));
             }
@@ -195,15 +177,15 @@ proptest! {
             bytes.iter_mut().for_each(|byte| *byte = (random.next() | random.next()) as u8);
         }
         for _ in 0..changes {
-            let at = random.below(bytes.len().max(1));
-            match random.below(12) {
+            let at = random.index(bytes.len().max(1));
+            match random.index(12) {
                 0 => count = random.next() as u32,
-                1 => count = count.wrapping_add(random.below(3) as u32).wrapping_sub(1),
-                2 => elements = random.below(2 * CHUNK),
+                1 => count = count.wrapping_add(random.index(3) as u32).wrapping_sub(1),
+                2 => elements = random.index(2 * CHUNK),
                 3 => bytes.truncate(at),
                 4 => bytes.push(random.next() as u8),
                 5 => elements += 1,
-                _ => if let Some(byte) = bytes.get_mut(at) { *byte ^= 1 << random.below(8) },
+                _ => if let Some(byte) = bytes.get_mut(at) { *byte ^= 1 << random.index(8) },
             }
         }
         let mut back = vec![1, 2, 3];

@@ -9,6 +9,8 @@ use gradring::codec::policy::{
 mod dl4j;
 #[path = "codec_policies/memory.rs"]
 mod memory;
+#[path = "plain/random.rs"]
+mod random;
 #[path = "codec_policies/run.rs"]
 mod run;
 #[path = "codec_policies/settings.rs"]

@@ -1,25 +1,8 @@
 //! A replica alone: a policy, an encoder with its residual, and updates of no end.
 
+use super::random::Random;
 use gradring::codec::policy::{LastStep, PolicyInput, ThresholdPolicy};
 use gradring::codec::{Budget, CHUNK, ChunkOptions, Path, Unit, canon};
-
-/// SplitMix64.
-#[derive(Clone)]
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
-    }
-}
 
 /// Layers of a vector whose updates differ in size, by a hundred in all.
 const LAYERS: usize = 16;

@@ -8,11 +8,13 @@
 
 mod model;
 mod numbers;
+mod random;
 
 pub use model::{Message, Outcome, decode, dense, encode, payload, smaller, to_bf16};
 pub use numbers::{
-    Kind, Random, kinds, lengths, lengths_around_everything, options, residual, units, vector,
+    Kind, kinds, lengths, lengths_around_everything, options, residual, units, vector,
 };
+pub use random::Random;
 
 use gradring::codec::Path;
 
