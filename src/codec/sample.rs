@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// Elements of a run: four cache lines.
 pub const RUN: usize = 64;
-/// Elements of a run of a sample that has [`MANY`] of these: fewer places to go to, for the same number of lines.
+/// Elements of a run of a sample that has at least 512 of these: fewer places to go to, for the same number of lines.
 pub const LONG_RUN: usize = 256;
 /// How many long runs represent a vector well.
 const MANY: usize = 512;
