@@ -28,9 +28,8 @@ impl Slot {
             budgets: (0, 0),
         }
     }
-}
 
-impl Slot {
+    /// The first stage of a chunk.
     pub(super) fn fill(
         &mut self,
         kernels: Kernels,
