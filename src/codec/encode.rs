@@ -172,26 +172,33 @@ pub(super) fn encode<T: Element>(
 pub(super) fn look_at(residual: &[f32]) -> (f32, f64) {
     const LINE: usize = 16;
     const LINES: usize = 64;
+    const LANES: usize = 8;
     let stride = if residual.len() <= LINE * LINES {
         LINE
     } else {
         residual.len() / LINES
     };
-    let (mut largest, mut sum, mut seen) = (0f32, 0f64, 0);
+    // Eight of each, so that lines need not wait for one another. Sums in f32 could overflow.
+    let (mut largest, mut sums, mut seen) = ([0u32; LANES], [0f64; LANES], 0);
+    let mut add = |few: &[f32]| {
+        for ((r, largest), sum) in few.iter().zip(&mut largest).zip(&mut sums) {
+            *largest = (*largest).max(r.abs().to_bits());
+            *sum += f64::from(r.abs());
+        }
+    };
     for run in residual.chunks(stride) {
         let run = &run[..run.len().min(LINE)];
         seen += run.len();
-        for r in run {
-            largest = largest.max(r.abs());
-            // In f32 two of the largest numbers would be infinity already.
-            sum += f64::from(r.abs());
+        let (eights, rest) = run.as_chunks::<LANES>();
+        for eight in eights {
+            add(eight);
         }
+        add(rest);
     }
-    if seen == 0 {
-        (0.0, 0.0)
-    } else {
-        (largest, sum / seen as f64 * residual.len() as f64)
-    }
+    // All are at least +0, so bits and numbers have the same order.
+    let largest = largest.into_iter().fold(0, u32::max);
+    let mean = sums.iter().sum::<f64>() / seen.max(1) as f64;
+    (f32::from_bits(largest), mean * residual.len() as f64)
 }
 
 #[cfg(test)]
