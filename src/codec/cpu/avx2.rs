@@ -168,20 +168,47 @@ unsafe fn store(to: *mut f32, group: Group) {
     }
 }
 
-/// [`scalar::careful`] in vectors.
+/// s of each element of a group where some value is special, in the residual's place. Hits that cannot be had back from
+/// what they leave are logged. How many elements were dropped.
 ///
 /// Slices, not vectors, go in and out, so that the pass itself keeps its vectors in registers.
-#[cold]
 #[inline(never)]
-#[target_feature(enable = "avx2")]
-pub(super) fn careful<T: Load>(
+#[target_feature(enable = "avx2,f16c,popcnt")]
+fn careful<T: Load>(
     residual: &mut [f32],
     update: &[T],
     first: usize,
     rule: &Rule,
     log: &mut Vec<Logged>,
 ) -> u32 {
-    scalar::careful(residual, update, first, rule, log)
+    let all = |bits: u32| _mm256_set1_epi32(bits as i32);
+    let size = |x: __m256| _mm256_and_si256(_mm256_castps_si256(x), all(MAGNITUDE));
+    let canon = |x: __m256| {
+        let normal = _mm256_cmpgt_epi32(size(x), all(LEAST_NORMAL - 1));
+        _mm256_and_ps(x, _mm256_castsi256_ps(normal))
+    };
+    let (mut dropped, mut largest) = (0, _mm256_setzero_si256());
+    let vectors = residual.chunks_exact_mut(LANES);
+    for (residual, update) in vectors.zip(update.chunks_exact(LANES)) {
+        // SAFETY: the slices have a vector's elements.
+        let (r, u) = unsafe {
+            (
+                _mm256_loadu_ps(residual.as_ptr()),
+                T::lanes(update.as_ptr()),
+            )
+        };
+        let sum = _mm256_add_ps(r, canon(u));
+        let finite = _mm256_cmpgt_epi32(all(INFINITY), size(sum));
+        let s = _mm256_blendv_ps(r, canon(sum), _mm256_castsi256_ps(finite));
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_ps(residual.as_mut_ptr(), s) };
+        dropped += (!signs(finite) & 0xff).count_ones();
+        largest = _mm256_max_epi32(largest, size(s));
+    }
+    if fold(largest) >= rule.logged {
+        scalar::note(residual, first, rule, log);
+    }
+    dropped
 }
 
 /// `s` less a unit of its sign where `hits` is set. (`s - 0` is `s`: it is not -0.)

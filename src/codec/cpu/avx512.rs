@@ -168,6 +168,45 @@ unsafe fn store(to: *mut f32, group: Group) {
     }
 }
 
+/// s of each element of a group where some value is special, in the residual's place. Hits that cannot be had back from
+/// what they leave are logged. How many elements were dropped.
+#[inline(never)]
+#[target_feature(enable = "avx512f")]
+fn careful<T: Load>(
+    residual: &mut [f32],
+    update: &[T],
+    first: usize,
+    rule: &Rule,
+    log: &mut Vec<Logged>,
+) -> u32 {
+    let all = |bits: u32| _mm512_set1_epi32(bits as i32);
+    let size = |x: __m512| _mm512_and_si512(_mm512_castps_si512(x), all(MAGNITUDE));
+    let canon = |x: __m512| {
+        let normal = _mm512_cmpge_epu32_mask(size(x), all(LEAST_NORMAL));
+        _mm512_maskz_mov_ps(normal, x)
+    };
+    let (mut dropped, mut largest) = (0, _mm512_setzero_si512());
+    let vectors = residual.chunks_exact_mut(LANES);
+    for (residual, update) in vectors.zip(update.chunks_exact(LANES)) {
+        // SAFETY: the slices have a vector's elements.
+        let (r, u) = unsafe {
+            let u = <T as Load>::lanes(update.as_ptr());
+            (_mm512_loadu_ps(residual.as_ptr()), u)
+        };
+        let sum = _mm512_add_ps(r, canon(u));
+        let finite = _mm512_cmplt_epu32_mask(size(sum), all(INFINITY));
+        let s = _mm512_mask_mov_ps(r, finite, canon(sum));
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_ps(residual.as_mut_ptr(), s) };
+        dropped += (!finite).count_ones();
+        largest = _mm512_max_epu32(largest, size(s));
+    }
+    if _mm512_reduce_max_epu32(largest) >= rule.logged {
+        scalar::note(residual, first, rule, log);
+    }
+    dropped
+}
+
 /// The fused pass over the whole groups: `emit` is called with a group's place, which of its elements are hits, and
 /// which are negative. With `SKIP` it is not called for groups without hits. See [`avx2`].
 #[inline]
@@ -209,7 +248,7 @@ fn pass<T: Load, const SKIP: bool>(
         }
         let large = _mm512_cmpge_epu32_mask(largest, constants.special);
         if tiny | large != 0 {
-            tally.dropped += avx2::careful(residual, update, first + index * GROUP, rule, log);
+            tally.dropped += careful(residual, update, first + index * GROUP, rule, log);
             // SAFETY: as above.
             s = unsafe { load(residual.as_ptr()) };
             m = s.map(|s| magnitude(s, constants));

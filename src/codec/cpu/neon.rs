@@ -147,8 +147,8 @@ fn bits_of(low: uint32x4_t, high: uint32x4_t) -> u8 {
     vaddv_u8(vand_u8(set, bits))
 }
 
-/// [`scalar::careful`] out of the pass's way.
-#[cold]
+/// s of each element of a group where some value is special, in the residual's place. Hits that cannot be had back from
+/// what they leave are logged. How many elements were dropped.
 #[inline(never)]
 fn careful<T: Load>(
     residual: &mut [f32],
@@ -157,7 +157,17 @@ fn careful<T: Load>(
     rule: &Rule,
     log: &mut Vec<Logged>,
 ) -> u32 {
-    scalar::careful(residual, update, first, rule, log)
+    let (mut dropped, mut largest) = (0, 0);
+    for (r, &u) in residual.iter_mut().zip(update) {
+        let (s, not_finite) = scalar::accumulate(*r, u);
+        *r = s;
+        dropped += u32::from(not_finite);
+        largest = largest.max(s.to_bits() & MAGNITUDE);
+    }
+    if largest >= rule.logged {
+        scalar::note(residual, first, rule, log);
+    }
+    dropped
 }
 
 /// The fused pass over the whole groups: `emit` is called with a group's place, its s, and where they are hits, before

@@ -111,32 +111,13 @@ fn accumulate_plain<T: Element>(rule: &Rule, residual: &mut [f32], update: &[T])
     Some(largest)
 }
 
-/// For the other paths: s of each element, where some value is special, in the residual's place. Hits that cannot be had
-/// back from what they leave are logged. How many elements were dropped.
-#[inline(always)]
-pub(super) fn careful<T: Element>(
-    residual: &mut [f32],
-    update: &[T],
-    first: usize,
-    rule: &Rule,
-    log: &mut Vec<Logged>,
-) -> u32 {
-    let (mut dropped, mut largest) = (0, 0);
-    for (r, &u) in residual.iter_mut().zip(update) {
-        let (s, not_finite) = accumulate(*r, u);
-        *r = s;
-        dropped += u32::from(not_finite);
-        largest = largest.max((s.to_bits() & MAGNITUDE) as i32);
-    }
-    if largest as u32 >= rule.logged {
-        for (i, s) in residual.iter().enumerate() {
-            // What is logged is a hit: it is far above the threshold.
-            if s.to_bits() & MAGNITUDE >= rule.logged {
-                log.push((first + i, *s));
-            }
+/// For the other paths: logs the elements of a group that are to be logged. They are hits: they are far above the threshold.
+pub(super) fn note(s: &[f32], first: usize, rule: &Rule, log: &mut Vec<Logged>) {
+    for (i, s) in s.iter().enumerate() {
+        if s.to_bits() & MAGNITUDE >= rule.logged {
+            log.push((first + i, *s));
         }
     }
-    dropped
 }
 
 pub(super) fn sparse<T: Element>(
