@@ -172,6 +172,7 @@ unsafe fn store(to: *mut f32, group: Group) {
 /// what they leave are logged. How many elements were dropped.
 ///
 /// Slices, not vectors, go in and out, so that the pass itself keeps its vectors in registers.
+#[cold]
 #[inline(never)]
 #[target_feature(enable = "avx2,f16c,popcnt")]
 fn careful<T: Load>(

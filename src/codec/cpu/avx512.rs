@@ -170,6 +170,7 @@ unsafe fn store(to: *mut f32, group: Group) {
 
 /// s of each element of a group where some value is special, in the residual's place. Hits that cannot be had back from
 /// what they leave are logged. How many elements were dropped.
+#[cold]
 #[inline(never)]
 #[target_feature(enable = "avx512f")]
 fn careful<T: Load>(

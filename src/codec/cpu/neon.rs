@@ -149,6 +149,7 @@ fn bits_of(low: uint32x4_t, high: uint32x4_t) -> u8 {
 
 /// s of each element of a group where some value is special, in the residual's place. Hits that cannot be had back from
 /// what they leave are logged. How many elements were dropped.
+#[cold]
 #[inline(never)]
 fn careful<T: Load>(
     residual: &mut [f32],
