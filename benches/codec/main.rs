@@ -68,6 +68,12 @@ impl Arena {
         self.residual.fill(0.0);
     }
 
+    /// What `r += u` takes on the same vectors.
+    fn roofline(&mut self) -> Duration {
+        self.reset();
+        time(|| add(&mut self.residual, &self.update))
+    }
+
     /// All chunks; the hits.
     fn encode(&mut self, path: Path, unit: Unit, options: &ChunkOptions) -> u64 {
         let chunks = self
@@ -159,11 +165,7 @@ fn encode(bench: &mut Bench, path: Path, arena: &mut Arena) {
             arena.reset();
             time(|| hits = arena.encode(path, unit, &options))
         };
-        let mut theirs = || {
-            let arena = &mut **arena.borrow_mut();
-            arena.reset();
-            time(|| add(&mut arena.residual, &arena.update))
-        };
+        let mut theirs = || arena.borrow_mut().roofline();
         let times = bench.interleave(ROUNDS, &mut [&mut ours, &mut theirs]);
         let ratio = times[1].over(&times[0]);
         bench.report(
@@ -223,11 +225,7 @@ fn halves(bench: &mut Bench, path: Path, arena: &mut Arena) {
                 }
             })
         };
-        let mut theirs = || {
-            let arena = &mut **arena.borrow_mut();
-            arena.reset();
-            time(|| add(&mut arena.residual, &arena.update))
-        };
+        let mut theirs = || arena.borrow_mut().roofline();
         let times = bench.interleave(ROUNDS, &mut [&mut ours, &mut theirs]);
         let against = Against {
             ratio: times[1].over(&times[0]),
@@ -257,11 +255,7 @@ fn dense(bench: &mut Bench, path: Path, arena: &mut Arena) {
                 }
             })
         };
-        let mut theirs = || {
-            let arena = &mut **arena.borrow_mut();
-            arena.reset();
-            time(|| add(&mut arena.residual, &arena.update))
-        };
+        let mut theirs = || arena.borrow_mut().roofline();
         let times = bench.interleave(ROUNDS, &mut [&mut ours, &mut theirs]);
         let against = Against {
             ratio: times[1].over(&times[0]),

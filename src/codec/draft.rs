@@ -6,7 +6,7 @@
 use super::arithmetic::{INFINITY, SIGN, Unit};
 use super::cpu::{Kernels, Logged, Rule, SLACK, Tally};
 use super::encode::{ChunkOptions, Encoded, look_at};
-use super::format::{Format, LOWER, NEGATIVE, bitmap_len, half, sparse_len};
+use super::format::{Format, NEGATIVE, bitmap_len, half, hits_of, sparse_len};
 use super::values::Element;
 use super::{BLOCK, CHUNK};
 use std::mem::MaybeUninit;
@@ -77,11 +77,7 @@ impl Draft {
         if self.format == Format::Bitmap {
             for (at, word) in payload.chunks_exact(4).enumerate() {
                 let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-                let mut left = (word | word >> 1) & LOWER;
-                while left != 0 {
-                    with(16 * at + left.trailing_zeros() as usize / 2);
-                    left &= left - 1;
-                }
+                hits_of(word).for_each(|(element, _)| with(16 * at + element));
             }
         } else {
             let mut codes = payload[CODE * self.blocks()..].chunks_exact(CODE);
@@ -220,10 +216,8 @@ impl Draft {
             let stride = (payload.len() / 4).div_ceil(SEEN);
             for (at, word) in payload.chunks_exact(4).enumerate().step_by(stride) {
                 let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-                let hit = (word | word >> 1) & LOWER;
-                if hit != 0 {
-                    let bit = hit.trailing_zeros();
-                    see(16 * at + bit as usize / 2, word >> bit & 0b10 != 0);
+                if let Some((element, negative)) = hits_of(word).next() {
+                    see(16 * at + element, negative);
                 }
             }
         } else {
@@ -320,12 +314,9 @@ impl Draft {
         for at in 0..bitmap_len(done) / 4 {
             // SAFETY: the format is bitmap, so the kernels wrote all words of what is done.
             let word = unsafe { word(area, at) };
-            let mut left = (word | word >> 1) & LOWER;
-            while left != 0 {
-                let bit = left.trailing_zeros();
-                left &= left - 1;
-                let index = 16 * at + bit as usize / 2;
-                let sign = if word >> bit & 0b10 == 0 { 0 } else { NEGATIVE };
+            for (element, negative) in hits_of(word) {
+                let index = 16 * at + element;
+                let sign = if negative { NEGATIVE } else { 0 };
                 put(
                     aside,
                     CODE * hits,
@@ -408,13 +399,10 @@ impl Draft {
         let mut rank = 0;
         for at in 0..bitmap_len(done) / 4 {
             let mut word = word_at(area, at);
-            let mut left = (word | word >> 1) & LOWER;
-            while left != 0 {
-                let bit = left.trailing_zeros();
-                left &= left - 1;
+            for (element, negative) in hits_of(word) {
                 if (rank + total - before) % total >= limit {
-                    put_back(16 * at + bit as usize / 2, word >> bit & 0b10 != 0);
-                    word &= !(0b11 << bit);
+                    put_back(16 * at + element, negative);
+                    word &= !(0b11 << (2 * element));
                 }
                 rank += 1;
             }

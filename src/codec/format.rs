@@ -133,6 +133,17 @@ pub(crate) const NEGATIVE: u16 = 0x8000;
 /// The lower bit of each of a bitmap word's 16 elements.
 pub(crate) const LOWER: u32 = 0x5555_5555;
 
+/// The hits of a bitmap's word, ascending: which of its 16 elements, and whether it is negative.
+#[inline(always)]
+pub(crate) fn hits_of(word: u32) -> impl Iterator<Item = (usize, bool)> {
+    let mut left = (word | word >> 1) & LOWER;
+    std::iter::from_fn(move || {
+        let bit = (left != 0).then(|| left.trailing_zeros())?;
+        left &= left - 1;
+        Some((bit as usize / 2, word >> bit & 0b10 != 0))
+    })
+}
+
 /// The u16 that stands at the `at`-th place of `bytes`.
 #[inline(always)]
 pub(crate) fn half(bytes: &[u8], at: usize) -> u16 {

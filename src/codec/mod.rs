@@ -72,7 +72,7 @@ pub use format::{DecodeError, Format, Record, UnknownFormat, payload_len};
 pub use memory::{MemoryError, MomentumMemory};
 pub use post::{Clipping, ClippingError, PostInput, PostProcessor};
 pub use ranges::NamedRange;
-pub(crate) use ranges::{Chunk, ChunkCoding};
+pub(crate) use ranges::{Chunk, ChunkCoding, visited};
 pub use residual::{Residual, ResidualError};
 pub use stats::{ResidualPercentiles, ScopeStats, StepStats};
 pub use values::{Update, Values};

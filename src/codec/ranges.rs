@@ -99,6 +99,11 @@ pub(super) fn chunks(
     })
 }
 
+/// Which of a vector's `chunks` is visited as number `visit` of step `step`: a limit must not starve the last ones.
+pub(crate) fn visited(step: u64, visit: usize, chunks: usize) -> usize {
+    ((step % chunks as u64) as usize + visit) % chunks
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

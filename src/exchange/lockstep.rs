@@ -3,8 +3,8 @@
 
 use super::{Reduction, Report, codec_error, compare_hashes, nanoseconds};
 use crate::codec::{
-    Apply, Chunk, ChunkCoding, Encoder, Format, Path, Record as Message, Unit, Values, canon,
-    payload_len,
+    Apply, Chunk, ChunkCoding, Encoder, Format, Record as Message, Unit, Values, canon,
+    payload_len, visited,
 };
 use crate::replica::Error;
 use crate::replica::port::{Blocked, Port};
@@ -26,13 +26,9 @@ pub(super) struct Heads {
 pub(super) struct Lockstep<'a> {
     pub(super) exchange: u16,
     pub(super) reduction: Reduction,
-    pub(super) path: Path,
     pub(super) step: u64,
     /// Hash of the parameters after the last checked step, if it has not been compared.
     pub(super) hash: Option<u64>,
-    /// The chunk that is visited first.
-    pub(super) first: u64,
-    pub(super) chunks: u64,
     pub(super) update: Option<Values<'a>>,
     pub(super) encoder: &'a mut Encoder,
     /// Where the chunks lie: the same on all ranks.
@@ -56,12 +52,16 @@ pub(super) struct Lockstep<'a> {
 impl Lockstep<'_> {
     /// The chunk that is visited as number `visit`.
     fn chunk_at(&self, visit: u64) -> u64 {
-        (self.first + visit) % self.chunks
+        visited(self.step, visit as usize, self.layout.len()) as u64
+    }
+
+    fn chunks(&self) -> u64 {
+        self.layout.len() as u64
     }
 
     /// How many records a rank publishes.
     fn records(&self, gives: bool) -> u64 {
-        if gives { self.chunks } else { 1 }
+        if gives { self.chunks() } else { 1 }
     }
 
     /// Encodes the next chunk, or says that there is no data.
@@ -84,7 +84,7 @@ impl Lockstep<'_> {
         let visit = self.published as usize;
         let message = self.encoder.encode(visit, update).map_err(codec_error)?;
         self.report.encode_ns += nanoseconds(start);
-        let is_last = self.published + 1 == self.chunks;
+        let is_last = self.published + 1 == self.chunks();
         let (t, v) = message.unit.map_or((0, 0), Unit::halves);
         let dropped = self.encoder.stats().dropped;
         Ok(Record {
@@ -164,7 +164,8 @@ impl Lockstep<'_> {
             if self.rank == heads.gives.len() {
                 (self.chunk, self.rank) = (self.chunk + 1, 0);
             }
-            let last = self.chunk >= self.chunks || self.chunk > 0 && self.report.contributors == 0;
+            let last =
+                self.chunk >= self.chunks() || self.chunk > 0 && self.report.contributors == 0;
             if last || self.chunk == 0 || heads.gives[self.rank] {
                 return;
             }
@@ -213,7 +214,7 @@ impl Lists for Lockstep<'_> {
             return Ok(false);
         };
         let (rank, wait) = (self.rank, self.port.wait);
-        let (visit, chunk) = (self.chunk, self.chunk_at(self.chunk));
+        let (chunks, chunk) = (self.chunks(), self.chunk_at(self.chunk));
         let Chunk { elements, coding } = &self.layout[chunk as usize];
         let (gives, is_first) = (
             heads.gives[rank],
@@ -224,7 +225,7 @@ impl Lists for Lockstep<'_> {
         };
         let began = Instant::now();
         let record = taken.record;
-        let is_last = !gives || visit + 1 == self.chunks;
+        let is_last = !gives || self.chunk + 1 == chunks;
         let expected = Record {
             kind: RecordKind::Step as u8,
             exchange: self.exchange,
@@ -276,7 +277,7 @@ impl Lists for Lockstep<'_> {
             elements: elements.len(),
             payload: taken.take(),
         };
-        let applied = self.path.apply(&message, x, self.apply, target);
+        let applied = self.encoder.path().apply(&message, x, self.apply, target);
         let applied = applied.map_err(|error| wait.protocol(rank, || error.to_string()))?;
         self.report.parameters_not_finite += u64::from(applied.not_finite);
         self.report.decode_ns += nanoseconds(began);

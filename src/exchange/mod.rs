@@ -215,15 +215,11 @@ impl Exchange {
         }
         let begun_ns = nanoseconds(entered);
         let layout = self.encoder.layout();
-        let chunks = layout.len() as u64;
         let mut lockstep = Lockstep {
             exchange: self.index,
             reduction: self.reduction,
-            path: self.encoder.path(),
             step: self.step,
             hash: self.hash,
-            first: self.step % chunks,
-            chunks,
             update,
             encoder: &mut self.encoder,
             layout: &layout,

@@ -1,6 +1,6 @@
 //! A chunk's hits block by block, as codes of two bytes, whatever format they came in.
 
-use crate::codec::format::{Checked, Format, LOWER, NEGATIVE, half};
+use crate::codec::format::{Checked, Format, NEGATIVE, half, hits_of};
 use crate::codec::{BLOCK, CHUNK};
 
 /// The codes of each block of a right record: ascending, inside their block.
@@ -55,12 +55,9 @@ fn to_sparse(record: &Checked<'_>) -> Vec<u8> {
         let before = codes.len();
         for (at, word) in words.chunks_exact(4).enumerate() {
             let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-            let mut left = (word | word >> 1) & LOWER;
-            while left != 0 {
-                let bit = left.trailing_zeros();
-                left &= left - 1;
-                let index = (16 * at) as u16 + bit as u16 / 2;
-                let sign = if word >> bit & 0b10 == 0 { 0 } else { NEGATIVE };
+            for (element, negative) in hits_of(word) {
+                let index = (16 * at + element) as u16;
+                let sign = if negative { NEGATIVE } else { 0 };
                 // A checked bitmap has as many hits as its record says.
                 if let Some(code) = codes.next() {
                     code.copy_from_slice(&(index | sign).to_le_bytes());

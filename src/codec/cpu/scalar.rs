@@ -111,7 +111,8 @@ fn accumulate_plain<T: Element>(rule: &Rule, residual: &mut [f32], update: &[T])
     Some(largest)
 }
 
-/// For the other paths: logs the elements of a group that are to be logged. They are hits: they are far above the threshold.
+/// For the other paths: logs the elements of a group that are to be logged. They are hits: they are far above the
+/// threshold.
 pub(super) fn note(s: &[f32], first: usize, rule: &Rule, log: &mut Vec<Logged>) {
     for (i, s) in s.iter().enumerate() {
         if s.to_bits() & MAGNITUDE >= rule.logged {

@@ -16,7 +16,7 @@ use super::memory::Velocity;
 use super::policy::PolicyState;
 use super::pool::Pool;
 use super::post::{self, PostInput, PostProcessor};
-use super::ranges::{Chunk, ChunkCoding};
+use super::ranges::{Chunk, ChunkCoding, visited};
 use super::residual::Residual;
 use super::stats::{ResidualPercentiles, ScopeStats, StepStats};
 use super::{Format, Unit, Values, dense};
@@ -210,17 +210,16 @@ impl Encoder {
     fn fill(&mut self, visit: usize, update: Values<'_>) {
         let count = self.slots.len().min(self.chunks() - visit);
         self.batch = 0..0;
-        let first = (self.step % self.chunks() as u64) as usize;
         for (ahead, slot) in self.slots[..count].iter_mut().enumerate() {
-            slot.chunk = (first + visit + ahead) % self.chunks.len();
+            slot.chunk = visited(self.step, visit + ahead, self.chunks.len());
         }
         // Before a chunk's turn comes, those before it in this batch may use up its scope's budget.
         for at in 0..count {
             let (before, rest) = self.slots.split_at_mut(at);
             let slot = &mut rest[0];
             slot.unit = None;
-            if let ChunkCoding::Threshold(scope) = self.chunks[slot.chunk].coding {
-                let coding = ChunkCoding::Threshold(scope);
+            let coding = self.chunks[slot.chunk].coding;
+            if let ChunkCoding::Threshold(scope) = coding {
                 let others = before
                     .iter()
                     .map(|other| &self.chunks[other.chunk])

@@ -94,16 +94,16 @@ impl Selection {
     ) -> Option<f32> {
         let t = self.threshold(density, elements, sample, guess);
         let asked = (density * elements as f64).round() as usize;
+        let is_short = asked < wanted(density, elements);
         let k = wanted_of(density, elements, sample);
         if let Some(t) = t
-            && asked >= wanted(density, elements)
+            && !is_short
         {
             return Some(self.unless_stalled(k, t));
         }
         let not_zero = self.larger.iter().filter(|&&x| x > 0.0).count();
         // A long vector's density stays near to the one asked for as long as it can.
         let near = k - k / 4;
-        let is_short = asked < wanted(density, elements);
         let fewest = if is_short || not_zero < near { 1 } else { near };
         match self.sending_most(fewest, k) {
             Some(best) if best.hits < k => Some(Unit::nearest_threshold(best.least)),
