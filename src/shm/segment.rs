@@ -48,8 +48,8 @@ unsafe impl Shared for Padded<AtomicU64> {}
 
 /// Between two looks at something that another process does in microseconds.
 pub(super) const TICK: Duration = Duration::from_millis(1);
-/// New names that a creator tries when sweepers take the old ones for dead.
-const NAMES: usize = 16;
+/// How long new names are tried while sweepers remove them in the moment before their lock.
+const TRYING: Duration = Duration::from_secs(2);
 
 /// What a new segment is made for.
 #[derive(Clone, Debug)]
@@ -190,7 +190,9 @@ impl Segment {
             .filter(|cores| *cores > 0)
             .ok_or_else(|| invalid(&format!("{} cores", config.cores)))?;
         Self::sweep();
-        for _ in 0..NAMES {
+        let began = Instant::now();
+        // A time and not a number of names: who sweeps again and again wins this race more often than not.
+        while began.elapsed() < TRYING {
             let id = random()?;
             if let Some(segment) = create_as(id, layout, cores)? {
                 return Ok(segment);
