@@ -3,8 +3,8 @@
 
 use super::{Reduction, Report, codec_error, compare_hashes, nanoseconds};
 use crate::codec::{
-    Apply, Chunk, ChunkCoding, Encoder, Format, Record as Message, Unit, Values, canon,
-    payload_len, visited,
+    Apply, Chunk, ChunkCoding, Encoder, Format, Given, Parameters, Record as Message, Unit, canon,
+    parameters, payload_len, visited,
 };
 use crate::replica::Error;
 use crate::replica::port::{Blocked, Port};
@@ -29,7 +29,7 @@ pub(super) struct Lockstep<'a> {
     pub(super) step: u64,
     /// Hash of the parameters after the last checked step, if it has not been compared.
     pub(super) hash: Option<u64>,
-    pub(super) update: Option<Values<'a>>,
+    pub(super) update: Option<Given<'a>>,
     pub(super) encoder: &'a mut Encoder,
     /// Where the chunks lie: the same on all ranks.
     pub(super) layout: &'a [Chunk],
@@ -37,7 +37,7 @@ pub(super) struct Lockstep<'a> {
     pub(super) pending: Option<Record>,
     /// How many of this rank's records are out.
     pub(super) published: u64,
-    pub(super) target: &'a mut [f32],
+    pub(super) target: &'a mut dyn Parameters,
     pub(super) apply: Apply,
     pub(super) heads: Option<Heads>,
     /// The next record to take: how many chunks are done, and whose record of the next one.
@@ -267,9 +267,8 @@ impl Lists for Lockstep<'_> {
             Reduction::Mean => canon(unit * heads.inverse),
             Reduction::Sum => unit,
         };
-        let target = &mut self.target[elements.clone()];
         if is_first && self.apply == Apply::Add {
-            target.fill(0.0);
+            parameters::clear(self.target, elements.clone());
         }
         let message = Message {
             format,
@@ -277,7 +276,8 @@ impl Lists for Lockstep<'_> {
             elements: elements.len(),
             payload: taken.take(),
         };
-        let applied = self.encoder.path().apply(&message, x, self.apply, target);
+        let path = self.encoder.path();
+        let applied = path.apply_at(&message, x, self.apply, self.target, elements.start);
         let applied = applied.map_err(|error| wait.protocol(rank, || error.to_string()))?;
         self.report.parameters_not_finite += u64::from(applied.not_finite);
         self.report.decode_ns += nanoseconds(began);

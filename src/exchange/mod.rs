@@ -10,7 +10,7 @@ pub use hash::parameter_hash;
 pub use report::Report;
 
 use crate::codec::{
-    Apply, EncodeError, Encoder, Path, ScopeState, ScopeStateError, Update, Values,
+    Apply, EncodeError, Encoder, Given, Parameters, Path, ScopeState, ScopeStateError, Update,
 };
 use crate::replica::Cause;
 use crate::replica::port::{Port, run};
@@ -58,7 +58,7 @@ pub struct Exchange {
 /// What a step does with the reduced sum.
 struct Target<'a> {
     kind: Kind,
-    vector: &'a mut [f32],
+    vector: &'a mut dyn Parameters,
     what: &'static str,
     apply: Apply,
 }
@@ -116,23 +116,24 @@ impl Exchange {
     /// One step: gives this replica's update, or none where its data has run out, and subtracts the reduced sum of what
     /// all replicas sent from the parameters. Blocking.
     ///
-    /// The update is a vector, array or slice of f32, f16 or bf16 ([`Update`]).
+    /// The update is a vector, array or slice of f32, f16 or bf16, a list of such slices, or in the residual already
+    /// ([`Update`]); the parameters are one slice or a list of slices ([`Parameters`]).
     ///
     /// # Errors
     /// [`Error::Length`] (local: nothing happened); [`Error::NonFinite`] (agreed: the step happened without those
     /// elements); what ended the run: then parameters and residual are partly updated and must not be used.
-    pub fn step(
+    pub fn step<P: Parameters + ?Sized>(
         &mut self,
         update: Option<&dyn Update>,
-        parameters: &mut [f32],
+        mut parameters: &mut P,
     ) -> Result<Report, Error> {
         let target = Target {
             kind: Kind::Step,
-            vector: parameters,
+            vector: &mut parameters,
             what: "parameters",
             apply: Apply::Subtract,
         };
-        self.exchange(update.map(Update::values), target)
+        self.exchange(update.map(Update::given), target)
     }
 
     /// As [`step`](Self::step), but hands over the reduced sum in `sum` instead of applying it. If no replica gave data,
@@ -141,18 +142,18 @@ impl Exchange {
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    pub fn all_reduce(
+    pub fn all_reduce<P: Parameters + ?Sized>(
         &mut self,
         update: Option<&dyn Update>,
-        sum: &mut [f32],
+        mut sum: &mut P,
     ) -> Result<Report, Error> {
         let target = Target {
             kind: Kind::StepSum,
-            vector: sum,
+            vector: &mut sum,
             what: "the sum",
             apply: Apply::Add,
         };
-        self.exchange(update.map(Update::values), target)
+        self.exchange(update.map(Update::given), target)
     }
 
     /// Compares the hashes of all replicas' parameters. Blocking.
@@ -193,16 +194,15 @@ impl Exchange {
         }
     }
 
-    fn exchange(
-        &mut self,
-        update: Option<Values<'_>>,
-        target: Target<'_>,
-    ) -> Result<Report, Error> {
-        self.check_length(target.what, target.vector.len())?;
+    fn exchange(&mut self, update: Option<Given<'_>>, target: Target<'_>) -> Result<Report, Error> {
+        self.check_length(target.what, target.vector.elements())?;
         let start = Instant::now();
         let length = self.encoder.elements();
+        if let Some(found) = update.and_then(Given::elements) {
+            self.check_length("the update", found)?;
+        }
         if let Some(update) = update {
-            self.check_length("the update", update.len())?;
+            self.encoder.check(update).map_err(codec_error)?;
         }
         let shared = Arc::clone(&self.shared);
         let engine = &mut *shared.engine();
@@ -258,7 +258,7 @@ impl Exchange {
             if target.kind == Kind::Step
                 && (self.step == 0 || (self.step + 1).is_multiple_of(self.check_every))
             {
-                self.hash = Some(parameter_hash(target.vector));
+                self.hash = Some(hash::of_parts(target.vector));
             }
             self.step += 1;
         }
