@@ -26,7 +26,7 @@ pub use codec::{
     Update,
 };
 #[cfg(not(loom))]
-pub use exchange::{Exchange, Reduction, Report, parameter_hash};
+pub use exchange::{Bypass, EpochEnd, Exchange, Reduction, Report, parameter_hash};
 #[cfg(not(loom))]
 pub use launch::Launch;
 #[cfg(not(loom))]

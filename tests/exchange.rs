@@ -184,7 +184,7 @@ fn replica() {
                     .zip(&expected)
                     .all(|(a, b)| a.to_bits() == b.to_bits())
             );
-            exchange.check(&sum).expect("the same everywhere");
+            exchange.check(&mut sum).expect("the same everywhere");
             tell("done");
         }
         "epoch end" => {
@@ -260,9 +260,9 @@ fn replica() {
             let mut sum = vec![0.0_f32; 1000];
             let update = update(rank, 0, 1000);
             exchange.all_reduce(Some(&update), &mut sum).expect("steps");
-            exchange.check(&sum).expect("the same everywhere");
+            exchange.check(&mut sum).expect("the same everywhere");
             sum[rank % 2] += 1.0;
-            let error = exchange.check(&sum).expect_err("odd ranks differ");
+            let error = exchange.check(&mut sum).expect_err("odd ranks differ");
             assert!(
                 matches!(&error, Error::Diverged { step: 0, hashes } if hashes.len() == world_size)
             );

@@ -149,7 +149,7 @@ impl Velocity {
 }
 
 /// Calls `with` for at most [`SINGLES`] elements at a time, as f32.
-fn pieces(elements: usize, gradient: Given<'_>, mut with: impl FnMut(&[f32])) {
+pub(crate) fn pieces(elements: usize, gradient: Given<'_>, mut with: impl FnMut(&[f32])) {
     let (mut cursor, mut left) = (gradient.cursor(), elements);
     let (mut singles, mut room) = ([0f32; SINGLES], Room::default());
     while left > 0 {

@@ -20,7 +20,7 @@ use super::post::{self, PostInput, PostProcessor};
 use super::ranges::{Chunk, ChunkCoding, visited};
 use super::residual::Residual;
 use super::stats::{ResidualPercentiles, ScopeStats, StepStats};
-use super::{Format, Unit, canon, dense};
+use super::{Dense, Format, Unit, canon, dense};
 use scope::Scope;
 use slot::{Disjoint, Slot};
 use std::ops::Range;
@@ -187,6 +187,19 @@ impl Encoder {
         }
         self.next = Some(0);
         Ok(())
+    }
+
+    /// Appends all of some elements' residual, canonical, as f32, and leaves +0 there. How many were not finite and became
+    /// +0. At most a chunk.
+    pub(crate) fn take_whole(
+        &mut self,
+        elements: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<u64, EncodeError> {
+        let residual = &mut self.residual[elements];
+        let given = Given::InResidual;
+        let encoded = self.path.encode_dense(residual, given, Dense::F32, out)?;
+        Ok(u64::from(encoded.dropped))
     }
 
     /// Whether a step can be made of this update.
