@@ -1,5 +1,7 @@
 //! Steps with real processes: replicas that stay identical, uneven data, errors that leave a run usable.
 
+#[path = "exchange/ends.rs"]
+mod ends;
 #[path = "exchange/ranges.rs"]
 mod ranges;
 mod world;
@@ -373,7 +375,10 @@ fn replica() {
             assert!(matches!(error, Error::Mismatch { .. }), "{error}");
             tell(format!("error {error}"));
         }
-        other => assert!(ranges::replica(other, &replica), "no case {other}"),
+        other => assert!(
+            ranges::replica(other, &replica) || ends::replica(other, &replica),
+            "no case {other}"
+        ),
     }
 }
 

@@ -189,6 +189,13 @@ impl Builder {
             let found = format!("{} replicas", replica.world_size());
             return Err(invalid("replicas of a bypass", "1", found));
         }
+        if let (Schedule::Bypass(Bypass::Whole), Some(memory)) = (schedule, memory) {
+            return Err(invalid(
+                "momentum memory",
+                "none where updates are applied whole",
+                format!("{memory:?}"),
+            ));
+        }
         let path = match path {
             Some(path) if !path.is_available() => {
                 return Err(invalid("code path", "one that this processor has", path));

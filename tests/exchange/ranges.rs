@@ -429,7 +429,9 @@ fn disagree(replica: &Replica) {
     exchange
         .step(Some(&[0.5; 10]), &mut parameters)
         .expect("steps");
-    exchange.check(&mut parameters).expect("the same everywhere");
+    exchange
+        .check(&mut parameters)
+        .expect("the same everywhere");
     assert_eq!(
         exchange.encoder().hits().len(),
         if rank == 0 { 6 } else { 0 }
@@ -529,7 +531,9 @@ fn not_finite(replica: &Replica) {
         assert_eq!(exchange.residual()[1], 0.125 + 0.0625);
         assert_eq!(exchange.residual()[4..], [0.0, 0.0]);
     }
-    exchange.check(&mut parameters).expect("the same everywhere");
+    exchange
+        .check(&mut parameters)
+        .expect("the same everywhere");
     assert!(parameters.iter().all(|p| p.is_finite()));
     exchange
         .step(Some(&[0.5; 6]), &mut parameters)
