@@ -1,10 +1,11 @@
 //! What an exchange is made with, and what of it must agree.
 
 use super::Exchange;
+use super::uncompressed::Uncompressed;
 use crate::codec::policy::{PolicyError, ThresholdPolicy};
 use crate::codec::{
-    ClippingError, Encoder, EncoderBuilder, EncoderError, MemoryError, MomentumMemory, NamedRange,
-    Path, PostProcessor,
+    ClippingError, Dense, Encoder, EncoderBuilder, EncoderError, MemoryError, MomentumMemory,
+    NamedRange, Path, PostProcessor,
 };
 use crate::replica::{Error, Kind, Operation, Replica, gather};
 use std::sync::Arc;
@@ -28,6 +29,10 @@ pub struct Builder {
     path: Option<Path>,
     memory: Option<MomentumMemory>,
     encoder: EncoderBuilder,
+    /// If everything is sent as it is, in these numbers.
+    uncompressed: Option<Dense>,
+    /// The first setting made that only compression has.
+    of_compression: Option<&'static str>,
 }
 
 impl Builder {
@@ -39,7 +44,27 @@ impl Builder {
             path: None,
             memory: None,
             encoder: Encoder::builder(length).name("model"),
+            uncompressed: None,
+            of_compression: None,
         }
+    }
+
+    /// Sends everything, every step, without any residual: as f32, or as bf16 with half the bytes and 8 significant bits.
+    /// Must agree. Default: compressed.
+    ///
+    /// The values of all replicas that give data are summed from +0 in rank order, then divided for Mean, then applied
+    /// once. An element that is not finite, or that makes the sum so far infinite, is left out and counted for its rank
+    /// ([`Error::NonFinite`]). As bf16 every value is rounded when it is sent and the sum once more; what that takes away
+    /// is lost: [`NamedRange::dense`] keeps it. What only compression has, such as a policy or ranges, must not be set.
+    /// Source: Deeplearning4j's `BasicGradientsAccumulator`, AdaptDL's plain synchronization.
+    #[must_use]
+    pub fn uncompressed(mut self, number: Dense) -> Self {
+        self.uncompressed = Some(number);
+        self
+    }
+
+    fn of_compression(&mut self, what: &'static str) {
+        self.of_compression.get_or_insert(what);
     }
 
     /// The exchange's name, for messages. Must agree. Default: "model".
@@ -60,6 +85,7 @@ impl Builder {
     /// [`Quantile`](crate::codec::policy::Quantile) at density 1e-2.
     #[must_use]
     pub fn policy(mut self, policy: impl ThresholdPolicy + 'static) -> Self {
+        self.of_compression("a threshold policy");
         self.encoder = self.encoder.policy(policy);
         self
     }
@@ -68,6 +94,7 @@ impl Builder {
     /// sent dense. Must agree. Default: one range, with the common threshold.
     #[must_use]
     pub fn ranges(mut self, ranges: impl IntoIterator<Item = NamedRange>) -> Self {
+        self.of_compression("ranges");
         self.encoder = self.encoder.ranges(ranges);
         self
     }
@@ -75,6 +102,7 @@ impl Builder {
     /// What is done to the residual after the hits. Its kind must agree. Default: nothing.
     #[must_use]
     pub fn post_processor(mut self, post: impl PostProcessor + 'static) -> Self {
+        self.of_compression("a post-processor");
         self.encoder = self.encoder.post_processor(post);
         self
     }
@@ -82,6 +110,7 @@ impl Builder {
     /// Momentum in front of the encoder, for trainers that hand over gradients. Must agree. Default: none.
     #[must_use]
     pub fn momentum(mut self, memory: MomentumMemory) -> Self {
+        self.of_compression("a momentum memory");
         self.memory = Some(memory);
         self
     }
@@ -89,6 +118,7 @@ impl Builder {
     /// How many threads of this replica encode, the caller's included. The bytes are those of one. Default: 1.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
+        self.of_compression("encoding threads");
         self.encoder = self.encoder.threads(threads);
         self
     }
@@ -96,6 +126,7 @@ impl Builder {
     /// Keeps the places of a step's own hits for [`Encoder::hits`]. Default: no.
     #[must_use]
     pub fn keep_hits(mut self, keep: bool) -> Self {
+        self.of_compression("keeping hits");
         self.encoder = self.encoder.keep_hits(keep);
         self
     }
@@ -103,6 +134,7 @@ impl Builder {
     /// Makes [`Encoder::percentiles`] after each step, which takes 10 to 50 times as long as encoding. Default: no.
     #[must_use]
     pub fn debug(mut self, debug: bool) -> Self {
+        self.of_compression("debugging percentiles");
         self.encoder = self.encoder.debug(debug);
         self
     }
@@ -135,6 +167,8 @@ impl Builder {
             path,
             memory,
             mut encoder,
+            uncompressed,
+            of_compression,
         } = self;
         if length == 0 {
             return Err(invalid("elements of an exchange", "at least 1", length));
@@ -144,6 +178,13 @@ impl Builder {
                 "steps between comparisons",
                 "at least 1",
                 check_every,
+            ));
+        }
+        if let (Some(number), Some(what)) = (uncompressed, of_compression) {
+            return Err(invalid(
+                what,
+                "no such setting in an uncompressed exchange",
+                format!("it set beside {number} without compression"),
             ));
         }
         let path = match path {
@@ -159,7 +200,11 @@ impl Builder {
             encoder = encoder.momentum(memory, replica.world_size());
         }
         let name = encoder.name.clone();
-        let fields = agreement(length, reduction, check_every, &encoder);
+        let fields = agreement(length, reduction, check_every, uncompressed, &encoder);
+        if let Some(number) = uncompressed {
+            let nothing = NamedRange::dense(name.clone(), 0, number);
+            encoder = Encoder::builder(0).name(name.clone()).ranges([nothing]);
+        }
         let encoder = encoder.path(path).build()?;
         if encoder.chunks() > u32::MAX as usize {
             return Err(invalid(
@@ -191,7 +236,9 @@ impl Builder {
             name,
             reduction,
             check_every,
+            length,
             encoder,
+            uncompressed: uncompressed.map(|number| Uncompressed::new(number, path)),
             step: 0,
             hash: None,
         })
@@ -229,6 +276,7 @@ fn agreement(
     length: usize,
     reduction: Reduction,
     check_every: u64,
+    uncompressed: Option<Dense>,
     encoder: &EncoderBuilder,
 ) -> Vec<(String, String)> {
     let post = encoder.post.as_ref().map_or("none", |post| post.kind());
@@ -239,6 +287,10 @@ fn agreement(
         ("name", encoder.name.clone()),
         ("length", length.to_string()),
         ("reduction", format!("{reduction:?}")),
+        (
+            "compression",
+            uncompressed.map_or("yes".to_owned(), |number| format!("none ({number})")),
+        ),
         ("policy", encoder.policy.kind().to_owned()),
         ("check interval", check_every.to_string()),
         ("post-processor", post.to_owned()),

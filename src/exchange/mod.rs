@@ -4,6 +4,8 @@ mod config;
 mod hash;
 mod lockstep;
 mod report;
+mod sums;
+mod uncompressed;
 
 pub use config::{Builder, Reduction};
 pub use hash::parameter_hash;
@@ -20,6 +22,7 @@ use crate::replica::{Error, Kind, Operation, broadcast, gather};
 use lockstep::Lockstep;
 use std::sync::Arc;
 use std::time::Instant;
+use uncompressed::{Asked, Uncompressed};
 
 /// One model's compressed exchange of updates, in lockstep.
 ///
@@ -48,7 +51,12 @@ pub struct Exchange {
     name: String,
     reduction: Reduction,
     check_every: u64,
+    /// Elements of the vector.
+    length: usize,
+    /// Of an uncompressed exchange one for no elements.
     encoder: Encoder,
+    /// If everything is sent as it is.
+    uncompressed: Option<Uncompressed>,
     /// How many steps have been made.
     step: u64,
     /// The hash after the last checked step, until it has been compared.
@@ -80,7 +88,7 @@ impl Exchange {
     }
 
     /// This replica's encoder: what each threshold did, the places of the hits, percentiles of the residual, what the
-    /// policies remember.
+    /// policies remember. Of an [uncompressed](Builder::uncompressed) exchange it is one for no elements.
     pub fn encoder(&self) -> &Encoder {
         &self.encoder
     }
@@ -99,7 +107,7 @@ impl Exchange {
         self.step
     }
 
-    /// What this replica has not sent yet, by element.
+    /// What this replica has not sent yet, by element. Of an uncompressed exchange nothing: it sends everything.
     pub fn residual(&self) -> &[f32] {
         self.encoder.residual()
     }
@@ -181,7 +189,7 @@ impl Exchange {
     }
 
     fn check_length(&self, what: &'static str, found: usize) -> Result<(), Error> {
-        let expected = self.encoder.elements();
+        let expected = self.length;
         if found == expected {
             Ok(())
         } else {
@@ -200,9 +208,23 @@ impl Exchange {
     ) -> Result<Report, Error> {
         self.check_length(target.what, target.vector.len())?;
         let start = Instant::now();
-        let length = self.encoder.elements();
+        let length = self.length;
         if let Some(update) = update {
             self.check_length("the update", update.len())?;
+        }
+        if let Some(uncompressed) = &mut self.uncompressed {
+            let asked = Asked {
+                exchange: self.index,
+                step: self.step,
+                hash: self.hash,
+                update,
+                reduction: self.reduction,
+                apply: target.apply,
+                target: &mut *target.vector,
+            };
+            let (report, dropped) = uncompressed.run(&self.shared, asked)?;
+            self.hash = None;
+            return self.conclude(&target, report, &dropped, start);
         }
         let shared = Arc::clone(&self.shared);
         let engine = &mut *shared.engine();
@@ -254,6 +276,19 @@ impl Exchange {
             self.encoder.end().map_err(codec_error)?;
             report.note(&self.encoder);
         }
+        report.encode_ns += begun_ns;
+        self.conclude(&target, report, &dropped, start)
+    }
+
+    /// After a step, which `began` then: counts it, hashes the parameters where that is due, and tells what came of it.
+    /// `dropped`: by rank, elements that were left out.
+    fn conclude(
+        &mut self,
+        target: &Target<'_>,
+        mut report: Report,
+        dropped: &[u64],
+        began: Instant,
+    ) -> Result<Report, Error> {
         if report.contributors > 0 {
             if target.kind == Kind::Step
                 && (self.step == 0 || (self.step + 1).is_multiple_of(self.check_every))
@@ -262,10 +297,10 @@ impl Exchange {
             }
             self.step += 1;
         }
-        report.encode_ns += begun_ns;
-        report.wait_ns = nanoseconds(start).saturating_sub(report.encode_ns + report.decode_ns);
-
-        let total: u64 = dropped.iter().sum();
+        report.wait_ns = nanoseconds(began).saturating_sub(report.encode_ns + report.decode_ns);
+        let total = dropped
+            .iter()
+            .fold(0_u64, |sum, count| sum.saturating_add(*count));
         match dropped.iter().position(|count| *count > 0) {
             None => Ok(report),
             Some(rank) => Err(Error::NonFinite {

@@ -13,6 +13,10 @@ pub(crate) enum RecordKind {
     Broadcast = 2,
     /// A piece of what a rank gives to an all_gather.
     Gather = 3,
+    /// A rank's values of a chunk that is reduced.
+    Reduce = 5,
+    /// A rank's reduced slice of a chunk.
+    Reduced = 6,
 }
 
 /// The header of a frame. Offsets in bytes; little-endian. The ring fills in `magic`, `version`, `length` and `crc`.
