@@ -160,6 +160,10 @@ impl Builder {
         }
         let name = encoder.name.clone();
         let fields = agreement(length, reduction, check_every, &encoder);
+        let ranges = match encoder.ranges.as_slice() {
+            [] => vec![NamedRange::compressed(&name, length).agreement()],
+            ranges => ranges.iter().map(NamedRange::agreement).collect(),
+        };
         let encoder = encoder.path(path).build()?;
         if encoder.chunks() > u32::MAX as usize {
             return Err(invalid(
@@ -189,6 +193,7 @@ impl Builder {
             shared,
             index,
             name,
+            ranges,
             reduction,
             check_every,
             encoder,

@@ -4,6 +4,7 @@ mod config;
 mod hash;
 mod lockstep;
 mod report;
+mod state;
 
 pub use config::{Builder, Reduction};
 pub use hash::parameter_hash;
@@ -46,6 +47,8 @@ pub struct Exchange {
     shared: Arc<Shared>,
     index: u16,
     name: String,
+    /// What its ranges are, as replicas have agreed.
+    ranges: Vec<String>,
     reduction: Reduction,
     check_every: u64,
     encoder: Encoder,
