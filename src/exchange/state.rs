@@ -21,7 +21,7 @@
 //! | 4, texts | its ranges: how many, and each as replicas agreed on it |
 //! | 1 | whether there is a velocity |
 //! | 8 | steps made |
-//! | 1, 8 | whether there is a hash to be compared, and the hash |
+//! | 1 (8) | whether there is a hash to be compared, and the hash |
 //! | 4 | thresholds; for each: |
 //! | text, 4, 8 each | its policy's kind; how many numbers that goes on from, and their bits as f64 |
 //! | 1 | whether it has made a step; if so: |
