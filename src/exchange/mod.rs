@@ -1,6 +1,7 @@
 //! A step: every replica gives an update, or none, and gets the reduced sum.
 
 mod config;
+pub mod external;
 mod hash;
 mod lockstep;
 mod report;
