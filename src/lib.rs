@@ -3,6 +3,8 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("gradring's engine needs Linux: futexes, robust lists and /dev/shm");
 
+#[cfg(not(loom))]
+pub mod checkpoint;
 pub mod codec;
 #[cfg(not(loom))]
 pub mod exchange;

@@ -142,6 +142,14 @@ impl Velocity {
         Given::Slice(Values::F32(&self.velocity))
     }
 
+    pub(super) fn velocity(&self) -> &[f32] {
+        &self.velocity
+    }
+
+    pub(super) fn velocity_mut(&mut self) -> &mut [f32] {
+        &mut self.velocity
+    }
+
     /// Starts an element anew.
     pub(super) fn mask(&mut self, element: usize) {
         self.velocity[element] = 0.0;

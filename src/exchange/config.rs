@@ -246,6 +246,10 @@ impl Builder {
         }
         let name = encoder.name.clone();
         let fields = agreement(length, reduction, check_every, schedule, &encoder);
+        let ranges = match encoder.ranges.as_slice() {
+            [] => vec![NamedRange::compressed(&name, length).agreement()],
+            ranges => ranges.iter().map(NamedRange::agreement).collect(),
+        };
         if let Schedule::Uncompressed(number) = schedule {
             let nothing = NamedRange::dense(name.clone(), 0, number);
             encoder = Encoder::builder(0).name(name.clone()).ranges([nothing]);
@@ -279,6 +283,7 @@ impl Builder {
             shared,
             index,
             name,
+            ranges,
             reduction,
             check_every,
             schedule,

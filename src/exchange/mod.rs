@@ -9,6 +9,7 @@ mod hash;
 mod lockstep;
 mod report;
 mod stamp;
+mod state;
 //STREAM mod streamed;
 mod sums;
 mod taking;
@@ -64,6 +65,8 @@ pub struct Exchange {
     shared: Arc<Shared>,
     index: u16,
     name: String,
+    /// What its ranges are, as replicas have agreed.
+    ranges: Vec<String>,
     reduction: Reduction,
     check_every: u64,
     schedule: Schedule,

@@ -6,6 +6,7 @@
 mod builder;
 mod scope;
 mod slot;
+mod vectors;
 
 pub use builder::{EncoderBuilder, EncoderError, MOST_THREADS};
 pub use scope::{ScopeState, ScopeStateError};

@@ -144,8 +144,7 @@ impl<'a> Pass<'a> {
             None => {
                 let start = Instant::now();
                 self.payload.clear();
-                let piece_elements = piece_of(elements, piece, update.is_dense());
-                let (format, hits, value) = update.chunk_record(piece_elements, &mut self.payload);
+                let (format, hits, value) = update.chunk_record(elements, piece, &mut self.payload);
                 taking.report.encode_ns += nanoseconds(start);
                 Record {
                     chunk: chunk as u32,
@@ -160,7 +159,8 @@ impl<'a> Pass<'a> {
         let fits = taking.port.publish(record, &self.payload)?;
         if fits {
             taking.report.bytes += (size_of::<Record>() + self.payload.len()) as u64;
-            let dense = update.is_dense();
+            let dense =
+                Format::try_from(record.format).is_ok_and(|format| format.dense().is_some());
             self.publishing = self
                 .publishing
                 .after(taking.chunks(), elements.len(), dense);
@@ -266,15 +266,12 @@ pub(in crate::exchange) fn apply_here(
     for update in updates {
         for visit in 0..layout.len() {
             let chunk = &layout[visited(step, visit, layout.len())].elements;
-            let pieces = if update.is_dense() {
-                chunk.len().div_ceil(BLOCK)
-            } else {
-                1
-            };
-            for piece in 0..pieces {
-                let elements = piece_of(chunk, piece, update.is_dense());
+            let mut place = Place::default();
+            while place.update == 0 && place.visit == 0 {
                 payload.clear();
-                let (format, hits, value) = update.chunk_record(elements.clone(), &mut payload);
+                let (format, hits, value) = update.chunk_record(chunk, place.piece, &mut payload);
+                let dense = format.dense().is_some();
+                let elements = piece_of(chunk, place.piece, dense);
                 let message = Message {
                     format,
                     hits,
@@ -283,6 +280,7 @@ pub(in crate::exchange) fn apply_here(
                 };
                 let applied = path.apply_at(&message, canon(value), apply, target, elements.start);
                 report.parameters_not_finite += u64::from(own(applied)?.not_finite);
+                place = place.after(1, chunk.len(), dense);
             }
         }
         report.external_updates += 1;
