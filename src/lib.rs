@@ -23,7 +23,9 @@ pub use codec::policy::{Adaptive, Fixed, Quantile, TargetDensity, ThresholdPolic
 #[cfg(not(loom))]
 pub use codec::{Clipping, Dense, MomentumMemory, NamedRange, PostProcessor, Update};
 #[cfg(not(loom))]
-pub use exchange::{Exchange, Reduction, Report, parameter_hash};
+pub use exchange::{
+    Asynchronous, EpochEnd, Exchange, Reduction, Report, SettleReport, parameter_hash,
+};
 #[cfg(not(loom))]
 pub use launch::Launch;
 #[cfg(not(loom))]

@@ -1,6 +1,7 @@
 //! What an exchange is made with, and what of it must agree.
 
 use super::Exchange;
+use super::asynchronous::{Asynchronous, State};
 use crate::codec::policy::{PolicyError, ThresholdPolicy};
 use crate::codec::{
     ClippingError, Encoder, EncoderBuilder, EncoderError, MemoryError, MomentumMemory, NamedRange,
@@ -25,6 +26,7 @@ pub struct Builder {
     length: usize,
     reduction: Reduction,
     check_every: u64,
+    asynchronous: Option<Asynchronous>,
     path: Option<Path>,
     memory: Option<MomentumMemory>,
     encoder: EncoderBuilder,
@@ -36,6 +38,7 @@ impl Builder {
             length,
             reduction: Reduction::Mean,
             check_every: 100,
+            asynchronous: None,
             path: None,
             memory: None,
             encoder: Encoder::builder(length).name("model"),
@@ -115,6 +118,13 @@ impl Builder {
         self
     }
 
+    /// Steps without waiting for the others. Must agree, with both numbers. Default: lockstep.
+    #[must_use]
+    pub fn asynchronous(mut self, settings: Asynchronous) -> Self {
+        self.asynchronous = Some(settings);
+        self
+    }
+
     /// Forces a code path of the codec. All give the same bits. Default: `GRADRING_SIMD`, else the best one here.
     #[must_use]
     pub fn path(mut self, path: Path) -> Self {
@@ -132,10 +142,12 @@ impl Builder {
             length,
             reduction,
             check_every,
+            asynchronous,
             path,
             memory,
             mut encoder,
         } = self;
+        asynchronous.map_or(Ok(()), Asynchronous::check)?;
         if length == 0 {
             return Err(invalid("elements of an exchange", "at least 1", length));
         }
@@ -159,7 +171,7 @@ impl Builder {
             encoder = encoder.momentum(memory, replica.world_size());
         }
         let name = encoder.name.clone();
-        let fields = agreement(length, reduction, check_every, &encoder);
+        let fields = agreement(length, reduction, check_every, asynchronous, &encoder);
         let encoder = encoder.path(path).build()?;
         if encoder.chunks() > u32::MAX as usize {
             return Err(invalid(
@@ -183,6 +195,9 @@ impl Builder {
             let theirs = gather(&shared, engine, operation, &encode(&fields))?;
             compare(&name, &fields, &theirs)?;
             engine.exchanges += 1;
+            if asynchronous.is_some() {
+                engine.begin_pacing();
+            }
             index
         };
         Ok(Exchange {
@@ -194,6 +209,7 @@ impl Builder {
             encoder,
             step: 0,
             hash: None,
+            asynchronous: asynchronous.map(State::new),
         })
     }
 }
@@ -229,18 +245,33 @@ fn agreement(
     length: usize,
     reduction: Reduction,
     check_every: u64,
+    asynchronous: Option<Asynchronous>,
     encoder: &EncoderBuilder,
 ) -> Vec<(String, String)> {
     let post = encoder.post.as_ref().map_or("none", |post| post.kind());
     let memory = encoder
         .memory
         .map_or("none".to_owned(), |memory| format!("{memory:?}"));
+    let (schedule, max_lag, settle_every) = match asynchronous {
+        None => ("lockstep", "none".to_owned(), "never".to_owned()),
+        Some(Asynchronous {
+            max_lag,
+            settle_every,
+        }) => (
+            "asynchronous",
+            max_lag.to_string(),
+            settle_every.to_string(),
+        ),
+    };
     let mut fields: Vec<(String, String)> = [
         ("name", encoder.name.clone()),
         ("length", length.to_string()),
         ("reduction", format!("{reduction:?}")),
         ("policy", encoder.policy.kind().to_owned()),
         ("check interval", check_every.to_string()),
+        ("schedule", schedule.to_owned()),
+        ("max_lag", max_lag),
+        ("settle_every", settle_every),
         ("post-processor", post.to_owned()),
         ("momentum memory", memory),
         ("number of ranges", encoder.ranges.len().to_string()),

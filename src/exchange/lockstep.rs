@@ -293,7 +293,7 @@ impl Blocked for Lockstep<'_> {
 }
 
 /// The format of a chunk's record, and what a unit of it counts: 1 where it is dense. Or what is wrong with it.
-fn scaled(record: &Record, coding: ChunkCoding) -> Result<(Format, f32), String> {
+pub(super) fn scaled(record: &Record, coding: ChunkCoding) -> Result<(Format, f32), String> {
     let format = Format::try_from(record.format).map_err(|error| error.to_string())?;
     match coding {
         ChunkCoding::Threshold(_) if format.dense().is_none() => {

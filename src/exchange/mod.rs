@@ -1,13 +1,17 @@
 //! A step: every replica gives an update, or none, and gets the reduced sum.
 
+mod asynchronous;
 mod config;
 mod hash;
 mod lockstep;
 mod report;
+mod settle;
 
+pub use asynchronous::Asynchronous;
 pub use config::{Builder, Reduction};
 pub use hash::parameter_hash;
 pub use report::Report;
+pub use settle::{EpochEnd, SettleReport};
 
 use crate::codec::{
     Apply, EncodeError, Encoder, Path, ScopeState, ScopeStateError, Update, Values,
@@ -53,6 +57,8 @@ pub struct Exchange {
     step: u64,
     /// The hash after the last checked step, until it has been compared.
     hash: Option<u64>,
+    /// `None` in lockstep.
+    asynchronous: Option<asynchronous::State>,
 }
 
 /// What a step does with the reduced sum.
@@ -126,6 +132,9 @@ impl Exchange {
         update: Option<&dyn Update>,
         parameters: &mut [f32],
     ) -> Result<Report, Error> {
+        if self.asynchronous.is_some() {
+            return self.step_asynchronously(update.map(Update::values), parameters);
+        }
         let target = Target {
             kind: Kind::Step,
             vector: parameters,
@@ -146,6 +155,13 @@ impl Exchange {
         update: Option<&dyn Update>,
         sum: &mut [f32],
     ) -> Result<Report, Error> {
+        if self.asynchronous.is_some() {
+            return Err(Error::Invalid {
+                what: "a reduced sum",
+                expected: "a lockstep exchange".into(),
+                found: "an asynchronous one, whose steps have no common sum".into(),
+            });
+        }
         let target = Target {
             kind: Kind::StepSum,
             vector: sum,
@@ -153,6 +169,29 @@ impl Exchange {
             apply: Apply::Add,
         };
         self.exchange(update.map(Update::values), target)
+    }
+
+    /// Goes on until no replica has any more data, for a replica that has none. Blocking.
+    ///
+    /// In lockstep it steps without data, as often as the others step with some; asynchronously it settles when they do.
+    /// Meanwhile they may only step this exchange.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step) and [`settle`](Self::settle).
+    pub fn finish_epoch(&mut self, parameters: &mut [f32]) -> Result<EpochEnd, Error> {
+        if self.asynchronous.is_some() {
+            return self.finish_epoch_asynchronously(parameters);
+        }
+        loop {
+            let before = self.shared.engine().agreed;
+            if self.step(None, parameters)?.epoch_ended() {
+                return Ok(EpochEnd::Ended);
+            }
+            let flags = self.shared.engine().agreed & !before;
+            if flags != 0 {
+                return Ok(EpochEnd::Interrupted(flags));
+            }
+        }
     }
 
     /// Compares the hashes of all replicas' parameters. Blocking.

@@ -6,11 +6,25 @@ use crate::shm::sync::{AtomicU64, Ordering};
 /// What fits into an inline slot, in bytes.
 pub(crate) const INLINE_BYTES: usize = 1024;
 
+/// In a value's length: its rank has made asynchronous steps since the last settle.
+const UNSETTLED: u64 = 1 << 63;
+
+/// What a rank gave to an operation.
+pub(crate) struct InlineValue {
+    pub(crate) length: u64,
+    /// Empty if there are more than [`INLINE_BYTES`].
+    pub(crate) bytes: Vec<u8>,
+    /// Whether the rank has made asynchronous steps since the last settle.
+    pub(crate) unsettled: bool,
+}
+
 /// Writes the value of operation `number`: length and words Relaxed, the number last with Release. Of a value that does
 /// not fit only the length is written. Nobody can still read what the slot held: it belongs to the operation two
 /// before, which every rank has finished before any rank can enter this one.
-pub(crate) fn write_value(slot: &Inline, number: u64, bytes: &[u8]) {
-    slot.length.store(bytes.len() as u64, Ordering::Relaxed);
+pub(crate) fn write_value(slot: &Inline, number: u64, bytes: &[u8], unsettled: bool) {
+    let mark = if unsettled { UNSETTLED } else { 0 };
+    slot.length
+        .store(bytes.len() as u64 | mark, Ordering::Relaxed);
     if bytes.len() <= INLINE_BYTES {
         write_words(&slot.words, bytes);
     }
@@ -18,19 +32,21 @@ pub(crate) fn write_value(slot: &Inline, number: u64, bytes: &[u8]) {
     slot.number.store(number, Ordering::Release);
 }
 
-/// The length and, if it is at most [`INLINE_BYTES`], the bytes of operation `number`'s value; `None` if it has not come.
-pub(crate) fn read_value(slot: &Inline, number: u64) -> Option<(u64, Vec<u8>)> {
+/// Operation `number`'s value; `None` if it has not come.
+pub(crate) fn read_value(slot: &Inline, number: u64) -> Option<InlineValue> {
     if slot.number.load(Ordering::Acquire) != number {
         return None;
     }
-    let length = slot.length.load(Ordering::Relaxed);
+    let word = slot.length.load(Ordering::Relaxed);
+    let length = word & !UNSETTLED;
     let inline = usize::try_from(length)
         .ok()
         .filter(|&length| length <= INLINE_BYTES);
-    Some((
+    Some(InlineValue {
         length,
-        inline.map_or_else(Vec::new, |length| read_words(&slot.words, length)),
-    ))
+        bytes: inline.map_or_else(Vec::new, |length| read_words(&slot.words, length)),
+        unsettled: word != length,
+    })
 }
 
 /// Writes a text, cut to what fits at a character's boundary.

@@ -15,7 +15,7 @@ pub(crate) mod shared;
 pub(crate) mod wait;
 
 pub use cause::{Cause, LAUNCHER};
-pub(crate) use collectives::{broadcast, gather};
+pub(crate) use collectives::{PIECE, broadcast, gather};
 pub use error::Error;
 pub use handle::{BarrierTicket, Replica};
 pub(crate) use inline::read_text;

@@ -17,6 +17,9 @@ pub(crate) enum Kind {
     Step = 7,
     StepSum = 8,
     Check = 9,
+    Settle = 11,
+    /// No operation: what a replica waits for between two of them. Never announced.
+    AsynchronousStep = 16,
 }
 
 impl Kind {
@@ -31,6 +34,8 @@ impl Kind {
             7 => Self::Step,
             8 => Self::StepSum,
             9 => Self::Check,
+            11 => Self::Settle,
+            16 => Self::AsynchronousStep,
             _ => return None,
         })
     }
@@ -95,6 +100,14 @@ impl fmt::Display for Operation {
             Kind::Step => write!(f, "step of exchange {subject} ({length} elements)"),
             Kind::StepSum => write!(f, "all_reduce of exchange {subject} ({length} elements)"),
             Kind::Check => write!(f, "check of exchange {subject} ({length} elements)"),
+            Kind::Settle => write!(
+                f,
+                "settle number {extra} of exchange {subject} ({length} elements)"
+            ),
+            Kind::AsynchronousStep => write!(
+                f,
+                "asynchronous step of exchange {subject} ({length} elements)"
+            ),
         }
     }
 }
@@ -174,7 +187,8 @@ mod tests {
     #[test]
     fn whatever_must_agree_changes_the_identity() {
         let mut seen = HashSet::new();
-        for kind in (0..=255).filter_map(Kind::from_u8) {
+        let kinds = || (0..=255).filter_map(Kind::from_u8);
+        for kind in kinds() {
             for subject in [0, 1, 255, 256, u16::MAX] {
                 for length in [0, 1, 2, 1 << 32, u64::MAX] {
                     for extra in [0, 1, 2, 1 << 40] {
@@ -183,6 +197,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(seen.len(), 9 * 5 * 5 * 4);
+        assert_eq!(seen.len(), kinds().count() * 5 * 5 * 4);
     }
 }

@@ -5,6 +5,7 @@
 //! never shares a cache line with what another writes.
 
 use super::barrier::Arrival;
+use super::pace::Pace;
 use super::seat::Seat;
 use super::sync::{AtomicU32, AtomicU64, Padded};
 
@@ -31,6 +32,8 @@ pub struct RankLines {
     pub identity: Padded<RankIdentity>,
     /// At which barrier the rank has arrived.
     pub arrival: Padded<Arrival>,
+    /// How far the rank's asynchronous steps are; writers, readers and orderings as [`Pace`] says.
+    pub pace: Padded<Pace>,
     /// What the rank has come for, by operation number modulo [`SLOTS`].
     pub slots: [Slot; SLOTS],
     /// Values of up to 1 KiB that are exchanged without the ring, by operation number modulo 2.
@@ -84,7 +87,8 @@ pub struct Slot {
 pub struct Inline {
     /// Number of the operation that the value belongs to. 0: never written.
     pub number: Padded<AtomicU64>,
-    /// Bytes in use. A reader must not trust it to be at most 1024.
+    /// Bytes in use; the highest bit says that the rank has made asynchronous steps since the last settle. A reader must
+    /// not trust the rest to be at most 1024.
     pub length: AtomicU64,
     /// The bytes, little-endian in each word.
     pub words: [AtomicU64; INLINE_WORDS],
