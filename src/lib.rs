@@ -29,7 +29,9 @@ pub use codec::{
     Update,
 };
 #[cfg(not(loom))]
-pub use exchange::{Bypass, EpochEnd, Exchange, Reduction, Report, parameter_hash};
+pub use exchange::{
+    Asynchronous, Bypass, EpochEnd, Exchange, Reduction, Report, SettleReport, parameter_hash,
+};
 #[cfg(not(loom))]
 pub use launch::Launch;
 #[cfg(not(loom))]

@@ -72,8 +72,8 @@ pub use encode::{Budget, ChunkOptions, Clip, ClipError, EncodeError, Encoded};
 pub use encoder::{
     Encoder, EncoderBuilder, EncoderError, MOST_THREADS, Message, ScopeState, ScopeStateError,
 };
-pub(crate) use format::bitmap_len;
 pub use format::{DecodeError, Format, Record, UnknownFormat, payload_len};
+pub(crate) use format::{bitmap_len, sparse_len};
 pub use given::{Given, InResidual, Update};
 pub(crate) use memory::pieces;
 pub use memory::{MemoryError, MomentumMemory};

@@ -1,5 +1,6 @@
 //! What an exchange is made with, and what of it must agree.
 
+use super::asynchronous::{Asynchronous, Since};
 use super::external::Sources;
 use super::{Bypass, Exchange};
 use crate::codec::policy::{PolicyError, ThresholdPolicy};
@@ -25,8 +26,21 @@ pub enum Reduction {
 pub(crate) enum Schedule {
     Lockstep,
     //STREAM Streamed,
+    Asynchronous(Asynchronous),
     Uncompressed(Dense),
     Bypass(Bypass),
+}
+
+impl std::fmt::Display for Schedule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Lockstep => f.write_str("lockstep"),
+            Self::Asynchronous(_) => f.write_str("asynchronous"),
+            Self::Uncompressed(number) => write!(f, "uncompressed as {number}"),
+            Self::Bypass(Bypass::Encoded) => f.write_str("a bypass"),
+            Self::Bypass(Bypass::Whole) => f.write_str("a bypass with whole updates"),
+        }
+    }
 }
 
 /// How an exchange is made.
@@ -157,6 +171,12 @@ impl Builder {
         self
     }
 
+    /// Steps without waiting for the others. Must agree, with both numbers. Default: lockstep.
+    #[must_use]
+    pub fn asynchronous(self, settings: Asynchronous) -> Self {
+        self.scheduled(Schedule::Asynchronous(settings))
+    }
+
     /// Leaves out the rings: for a world of one, where nobody else takes part. Default: not.
     #[must_use]
     pub fn bypass(self, how: Bypass) -> Self {
@@ -195,6 +215,9 @@ impl Builder {
             mut encoder,
             of_compression,
         } = self;
+        if let Schedule::Asynchronous(settings) = schedule {
+            settings.check()?;
+        }
         if length == 0 {
             return Err(invalid("elements of an exchange", "at least 1", length));
         }
@@ -209,7 +232,7 @@ impl Builder {
             return Err(invalid(
                 "schedules of an exchange",
                 "one",
-                format!("{one:?} and {other:?}"),
+                format!("{one} and {other}"),
             ));
         }
         if let (Schedule::Uncompressed(number), Some(what)) = (schedule, of_compression) {
@@ -277,6 +300,9 @@ impl Builder {
             let theirs = gather(&shared, engine, operation, &encode(&fields))?;
             compare(&name, &fields, &theirs)?;
             engine.exchanges += 1;
+            if let Schedule::Asynchronous(_) = schedule {
+                engine.begin_pacing();
+            }
             index
         };
         Ok(Exchange {
@@ -293,6 +319,7 @@ impl Builder {
             sources: Sources::default(),
             step: 0,
             hash: None,
+            since_settle: Since::default(),
         })
     }
 }
@@ -335,11 +362,20 @@ fn agreement(
     let memory = encoder
         .memory
         .map_or("none".to_owned(), |memory| format!("{memory:?}"));
+    let (max_lag, settle_every) = match schedule {
+        Schedule::Asynchronous(settings) => (
+            settings.max_lag.to_string(),
+            settings.settle_every.to_string(),
+        ),
+        _ => ("none".to_owned(), "never".to_owned()),
+    };
     let mut fields: Vec<(String, String)> = [
         ("name", encoder.name.clone()),
         ("length", length.to_string()),
         ("reduction", format!("{reduction:?}")),
-        ("schedule", format!("{schedule:?}")),
+        ("schedule", schedule.to_string()),
+        ("max_lag", max_lag),
+        ("settle_every", settle_every),
         ("policy", encoder.policy.kind().to_owned()),
         ("check interval", check_every.to_string()),
         ("post-processor", post.to_owned()),

@@ -1,5 +1,6 @@
 //! Uneven ends: what a replica does whose data runs out before that of the others.
 
+use super::config::Schedule;
 use super::{Exchange, Report};
 use crate::codec::Parameters;
 use crate::replica::Error;
@@ -19,7 +20,8 @@ impl Exchange {
     ///
     /// All replicas call it, each when its own data of the epoch has run out; meanwhile the others may only step this
     /// exchange. A loop that does more between its steps makes the same number of iterations on all replicas instead,
-    /// and steps with `None` where its data has run out. The parameters change as they do on the other replicas.
+    /// and steps with `None` where its data has run out. The parameters change as they do on the other replicas. An
+    /// asynchronous exchange settles when the others do, until all are done.
     ///
     /// # Errors
     /// [`Error::Length`] (local); [`Error::NonFinite`] (agreed: the step happened; another call goes on); what ended the
@@ -28,6 +30,10 @@ impl Exchange {
         &mut self,
         parameters: &mut P,
     ) -> Result<EpochEnd, Error> {
+        if let Schedule::Asynchronous(_) = self.schedule {
+            let mut parameters = parameters;
+            return self.finish_epoch_asynchronously(&mut parameters);
+        }
         self.until_the_end(|exchange| exchange.step(None, parameters))
     }
 

@@ -1,5 +1,6 @@
 //! A step: every replica gives an update, or none, and gets the reduced sum.
 
+mod asynchronous;
 mod bypass;
 mod config;
 mod ends;
@@ -8,6 +9,7 @@ mod flush;
 mod hash;
 mod lockstep;
 mod report;
+mod settle;
 mod stamp;
 mod state;
 //STREAM mod streamed;
@@ -15,11 +17,13 @@ mod sums;
 mod taking;
 mod uncompressed;
 
+pub use asynchronous::Asynchronous;
 pub use bypass::Bypass;
 pub use config::{Builder, Reduction};
 pub use ends::EpochEnd;
 pub use hash::parameter_hash;
 pub use report::Report;
+pub use settle::SettleReport;
 //STREAM pub use streamed::OpenStep;
 
 use crate::codec::{
@@ -31,6 +35,7 @@ use crate::replica::port::{Port, run};
 use crate::replica::shared::{Engine, Shared};
 use crate::replica::wait::Wait;
 use crate::replica::{Error, Kind, Operation, broadcast, gather};
+use asynchronous::Since;
 use config::Schedule;
 use external::{ExternalUpdate, Pass, Sources};
 use lockstep::{Giving, Lockstep};
@@ -81,6 +86,8 @@ pub struct Exchange {
     step: u64,
     /// The hash after the last checked step, until it has been compared.
     hash: Option<u64>,
+    /// Of an asynchronous exchange.
+    since_settle: Since,
 }
 
 /// What a step does with the reduced sum.
@@ -277,6 +284,7 @@ impl Exchange {
             self.check_length("the update", found)?;
         }
         match self.schedule {
+            Schedule::Asynchronous(settings) => self.step_asynchronously(settings, update, target),
             Schedule::Uncompressed(number) => self.step_uncompressed(number, update, target),
             Schedule::Lockstep => self.lockstep(update, target),
             //STREAM Schedule::Streamed => self.step_streamed(update, target),

@@ -1,5 +1,6 @@
 //! What a step tells its trainer.
 
+use super::SettleReport;
 use crate::codec::{Encoder, Unit};
 use crate::replica::Counters;
 
@@ -10,7 +11,7 @@ pub struct Report {
     /// Which step of the exchange, counted from 0.
     pub step: u64,
     /// How many replicas gave data. 0: nobody did, the epoch has ended everywhere, nothing was changed, and the step
-    /// does not count.
+    /// does not count. Of an asynchronous step the world size, by which a mean is divided.
     pub contributors: usize,
     /// Threshold of this replica's message; 0 without data. Where ranges have thresholds of their own this is the first;
     /// [`Encoder::scopes`] tells all.
@@ -51,6 +52,18 @@ pub struct Report {
     pub decode_ns: u64,
     /// Nanoseconds in everything else: waiting, mostly.
     pub wait_ns: u64,
+    /// Asynchronous: how many steps this replica was ahead of the slowest one that was stepping, when it began.
+    pub lag: u64,
+    /// Asynchronous: 1 if it had to wait, because it was too far ahead.
+    pub lag_waits: u64,
+    /// Asynchronous: nanoseconds of that wait; also in `wait_ns`, but for what was applied meanwhile.
+    pub lag_ns: u64,
+    /// Asynchronous: chunks for which this replica's ring had no room, and which were only added to the residual.
+    pub accumulated_chunks: u64,
+    /// Asynchronous: records of other replicas that were applied.
+    pub applied_records: u64,
+    /// Asynchronous: the settle that this step ended with, if it did.
+    pub settled: Option<SettleReport>,
 }
 
 impl Report {

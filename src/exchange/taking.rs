@@ -6,8 +6,8 @@
 use super::stamp::Stamp;
 use super::{Reduction, Report, compare_hashes, nanoseconds};
 use crate::codec::{
-    Apply, Chunk, ChunkCoding, Format, Parameters, Path, Record as Message, Unit, canon,
-    parameters, payload_len, visited,
+    Apply, Chunk, ChunkCoding, Format, Parameters, Path, Record as Message, Unit, bitmap_len,
+    canon, parameters, payload_len, sparse_len, visited,
 };
 use crate::replica::Error;
 use crate::replica::port::{Port, Taken};
@@ -245,7 +245,7 @@ fn check(
 }
 
 /// The format of a chunk's record, and what a unit of it counts: 1 where it is dense. Or what is wrong with it.
-fn scaled(record: &Record, coding: ChunkCoding) -> Result<(Format, f32), String> {
+pub(super) fn scaled(record: &Record, coding: ChunkCoding) -> Result<(Format, f32), String> {
     let format = Format::try_from(record.format).map_err(|error| error.to_string())?;
     match coding {
         ChunkCoding::Threshold(_) if format.dense().is_none() => {
@@ -261,5 +261,14 @@ fn scaled(record: &Record, coding: ChunkCoding) -> Result<(Format, f32), String>
         coding => Err(format!(
             "a {format} record of a chunk that is encoded as {coding:?}"
         )),
+    }
+}
+
+/// Bytes of the largest payload that a chunk's record can have: it is a bitmap where it is not dense.
+pub(super) fn largest_payload(chunk: &Chunk) -> usize {
+    let elements = chunk.elements.len();
+    match chunk.coding {
+        ChunkCoding::Threshold(_) => bitmap_len(elements).max(sparse_len(elements, 0)),
+        ChunkCoding::Dense(number) => number.bytes() * elements,
     }
 }

@@ -1,8 +1,8 @@
 //! `Replica::all_reduce`: up to 1 KiB through the ranks' own lines, more through the rings.
 
-use super::collectives::came_for_the_same;
+use super::collectives::{came_for_the_same, gather_inline};
 use super::error::Error;
-use super::inline::{INLINE_BYTES, has_value, read_value_into, write_value};
+use super::inline::{Came, INLINE_BYTES, has_value, read_value_into, write_value};
 use super::op::{Op, Value};
 use super::operation::{Kind, Operation};
 use super::port::{Port, Taken, run};
@@ -25,6 +25,13 @@ pub(crate) fn all_reduce<T: Value, O: Op<T>>(
     if size_of_val(values) <= INLINE_BYTES {
         through_lines::<T, O>(shared, engine, &wait, values)
     } else {
+        if engine.is_paced() {
+            // The rings may hold asynchronous steps: all see the same ranks' marks, and so decide the same.
+            let parts = gather_inline(shared, engine, &wait, &[])?;
+            if let Some(rank) = parts.iter().position(|part| part.head.came.unsettled) {
+                return Err(Error::Unsettled { rank, operation });
+            }
+        }
         through_rings::<T, O>(shared, engine, wait, values)
     }
 }
@@ -42,7 +49,11 @@ fn through_lines<T: Value, O: Op<T>>(
     write_value(
         slot(shared.rank),
         wait.number,
-        (identity, wait.flags),
+        Came {
+            identity,
+            flags: wait.flags,
+            unsettled: engine.unsettled.is_some(),
+        },
         bytemuck::cast_slice(values),
     );
     shared.segment.bells().ring();
@@ -59,12 +70,12 @@ fn through_lines<T: Value, O: Op<T>>(
                 into.values(values.len()).copy_from_slice(values);
             } else if has_value(slot(rank), wait.number) {
                 let head = read_value_into(slot(rank), into.bytes(length));
-                if head.identity != identity {
+                if head.came.identity != identity {
                     other = other.or(Some(rank));
                 } else if head.length != length as u64 {
                     broken = broken.or(Some((rank, head.length)));
                 }
-                flags |= head.flags;
+                flags |= head.came.flags;
             } else {
                 return Ok(Look::Pending(Some(rank)));
             }

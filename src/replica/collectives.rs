@@ -1,7 +1,7 @@
 //! Barrier, broadcast and all_gather.
 
 use super::error::Error;
-use super::inline::{INLINE_BYTES, read_value, write_value};
+use super::inline::{Came, INLINE_BYTES, InlineValue, read_value, write_value};
 use super::operation::{Kind, Operation, announced, has_come};
 use super::port::{Blocked, Port, run};
 use super::progress::Lists;
@@ -12,7 +12,7 @@ use crate::shm::crash::{self, Point};
 use std::ops::Range;
 
 /// Largest piece of a long vector that is published at once: one dense block of f32.
-const PIECE: usize = 131_072;
+pub(crate) const PIECE: usize = 131_072;
 
 pub(crate) fn barrier(shared: &Shared) -> Result<(), Error> {
     let engine = &mut *shared.engine();
@@ -232,11 +232,19 @@ pub(crate) fn gather(
 ) -> Result<Vec<Vec<u8>>, Error> {
     let wait = shared.enter(engine, operation)?;
     let parts = gather_inline(shared, engine, &wait, bytes)?;
-    let mut lengths: Vec<u64> = parts.iter().map(|(length, _)| *length).collect();
+    let mut lengths: Vec<u64> = parts.iter().map(|part| part.head.length).collect();
     // Its own it knows better than the shared word does.
     lengths[shared.rank] = bytes.len() as u64;
-    let mut parts: Vec<Vec<u8>> = parts.into_iter().map(|(_, part)| part).collect();
-    if lengths.iter().all(|&length| length <= INLINE_BYTES as u64) {
+    let unsettled = parts.iter().position(|part| part.head.came.unsettled);
+    let mut parts: Vec<Vec<u8>> = parts.into_iter().map(|part| part.bytes).collect();
+    let all_inline = lengths.iter().all(|&length| length <= INLINE_BYTES as u64);
+    // All ranks see the same lengths and marks, and so decide the same.
+    if let Some(rank) = unsettled
+        && (!all_inline || operation.kind == Kind::Check)
+    {
+        return Err(Error::Unsettled { rank, operation });
+    }
+    if all_inline {
         return Ok(parts);
     }
     for (part, &length) in parts.iter_mut().zip(&lengths) {
@@ -266,18 +274,22 @@ pub(crate) fn gather(
     Ok(lists.parts)
 }
 
-/// Everybody's length, and the bytes of those that fit inline. All ranks have entered when this returns.
-fn gather_inline(
+/// Everybody's value, whole where it fits inline. All ranks have entered when this returns.
+pub(super) fn gather_inline(
     shared: &Shared,
     engine: &mut Engine,
     wait: &Wait<'_>,
     bytes: &[u8],
-) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+) -> Result<Vec<InlineValue>, Error> {
     let parity = (wait.number & 1) as usize;
     write_value(
         &shared.segment.rank(shared.rank).inline[parity],
         wait.number,
-        (wait.operation.identity(), wait.flags),
+        Came {
+            identity: wait.operation.identity(),
+            flags: wait.flags,
+            unsettled: engine.unsettled.is_some(),
+        },
         bytes,
     );
     shared.segment.bells().ring();

@@ -177,7 +177,10 @@ impl BarrierTicket<'_> {
         let shared = self.replica.shared();
         let engine = &mut *shared.engine();
         match engine.open.take_if(|(_, number)| *number == self.number) {
-            Some((ticket, number)) => shared.finish_barrier(engine, ticket, number),
+            Some(open) => {
+                engine.open = Some(open);
+                shared.finish_open(engine)
+            }
             // Another operation has come since, and has finished it first.
             None => Ok(()),
         }

@@ -6,28 +6,42 @@ use crate::shm::sync::{AtomicU64, Ordering};
 /// What fits into an inline slot, in bytes.
 pub(crate) const INLINE_BYTES: usize = 1024;
 
+/// How a rank came to an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Came {
+    /// Of the operation.
+    pub(crate) identity: u32,
+    /// The flags that it had raised.
+    pub(crate) flags: u8,
+    /// Whether it has made asynchronous steps since the last settle.
+    pub(crate) unsettled: bool,
+}
+
 /// What stands in front of a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     /// Bytes.
     pub(crate) length: u64,
-    /// Of the operation that it belongs to.
-    pub(crate) identity: u32,
-    /// The flags with which its rank entered.
-    pub(crate) flags: u8,
+    pub(crate) came: Came,
 }
 
-/// Writes the value of operation `number` by a rank that came with this identity and these flags: length and words
-/// Relaxed, the number last with Release. Of a value that does not fit only the length is written. Nobody can still read
-/// what the slot held: it belongs to the operation two before, which every rank has finished before any rank can enter
-/// this one.
-pub(crate) fn write_value(slot: &Inline, number: u64, came: (u32, u8), bytes: &[u8]) {
+/// What a rank gave to an operation.
+pub(crate) struct InlineValue {
+    pub(crate) head: Head,
+    /// Empty if there are more than [`INLINE_BYTES`].
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Writes the value of operation `number` by a rank that came so: length and words Relaxed, the number last with
+/// Release. Of a value that does not fit only the length is written. Nobody can still read what the slot held: it
+/// belongs to the operation two before, which every rank has finished before any rank can enter this one.
+pub(crate) fn write_value(slot: &Inline, number: u64, came: Came, bytes: &[u8]) {
     if bytes.len() <= INLINE_BYTES {
         write_words(&slot.words, bytes);
     }
     slot.length.store(bytes.len() as u64, Ordering::Relaxed);
-    let (identity, flags) = came;
-    let came = u64::from(identity) | u64::from(flags) << 32;
+    let came =
+        u64::from(came.identity) | u64::from(came.flags) << 32 | u64::from(came.unsettled) << 40;
     slot.came.store(came, Ordering::Relaxed);
     // Publishes the words above to whoever reads this number with Acquire.
     slot.number.store(number, Ordering::Release);
@@ -43,8 +57,11 @@ fn head(slot: &Inline) -> Head {
     let came = slot.came.load(Ordering::Relaxed);
     Head {
         length: slot.length.load(Ordering::Relaxed),
-        identity: came as u32,
-        flags: (came >> 32) as u8,
+        came: Came {
+            identity: came as u32,
+            flags: (came >> 32) as u8,
+            unsettled: came >> 40 & 1 != 0,
+        },
     }
 }
 
@@ -61,19 +78,19 @@ pub(crate) fn read_value_into(slot: &Inline, into: &mut [u8]) -> Head {
     head(slot)
 }
 
-/// The length and, if it is at most [`INLINE_BYTES`], the bytes of operation `number`'s value; `None` if it has not come.
-pub(crate) fn read_value(slot: &Inline, number: u64) -> Option<(u64, Vec<u8>)> {
+/// Operation `number`'s value; `None` if it has not come.
+pub(crate) fn read_value(slot: &Inline, number: u64) -> Option<InlineValue> {
     if !has_value(slot, number) {
         return None;
     }
-    let length = head(slot).length;
-    let inline = usize::try_from(length)
+    let head = head(slot);
+    let inline = usize::try_from(head.length)
         .ok()
         .filter(|&length| length <= INLINE_BYTES);
-    Some((
-        length,
-        inline.map_or_else(Vec::new, |length| read_words(&slot.words, length)),
-    ))
+    Some(InlineValue {
+        head,
+        bytes: inline.map_or_else(Vec::new, |length| read_words(&slot.words, length)),
+    })
 }
 
 /// Writes a text, cut to what fits at a character's boundary.

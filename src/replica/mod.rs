@@ -19,7 +19,7 @@ pub(crate) mod shared;
 pub(crate) mod wait;
 
 pub use cause::{Cause, LAUNCHER};
-pub(crate) use collectives::{broadcast, gather};
+pub(crate) use collectives::{PIECE, broadcast, gather};
 pub use counters::Counters;
 pub use error::Error;
 pub use handle::{BarrierTicket, Replica};

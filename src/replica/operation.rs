@@ -23,6 +23,9 @@ pub(crate) enum Kind {
     FlushSum = 16,
     Uncompressed = 12,
     UncompressedSum = 13,
+    Settle = 11,
+    /// No operation: what a replica waits for between two of them. Never announced.
+    AsynchronousStep = 17,
 }
 
 impl Kind {
@@ -43,6 +46,8 @@ impl Kind {
             16 => Self::FlushSum,
             12 => Self::Uncompressed,
             13 => Self::UncompressedSum,
+            11 => Self::Settle,
+            17 => Self::AsynchronousStep,
             _ => return None,
         })
     }
@@ -130,6 +135,14 @@ impl fmt::Display for Operation {
             Kind::UncompressedSum => write!(
                 f,
                 "uncompressed all_reduce of exchange {subject} ({length} elements)"
+            ),
+            Kind::Settle => write!(
+                f,
+                "settle number {extra} of exchange {subject} ({length} elements)"
+            ),
+            Kind::AsynchronousStep => write!(
+                f,
+                "asynchronous step of exchange {subject} ({length} elements)"
             ),
         }
     }

@@ -19,6 +19,11 @@ pub(crate) enum RecordKind {
     Reduce = 5,
     /// A rank's reduced slice of a chunk.
     Reduced = 6,
+    /// A chunk of an asynchronous step. Its identity is that of the settle that comes after it.
+    Asynchronous = 7,
+    /// The begin (chunk 0) or the end (chunk 1) of a rank's part of a settle. `hits` holds the bits of the largest
+    /// difference that the rank has seen, in the second one.
+    Marker = 8,
 }
 
 /// The header of a frame. Offsets in bytes; little-endian. The ring fills in `magic`, `version`, `length` and `crc`.
@@ -89,3 +94,5 @@ pub(crate) const HAS_DATA: u8 = 1;
 pub(crate) const HAS_HASH: u8 = 2;
 /// The rank's last record of the step: `dropped` is the step's count.
 pub(crate) const IS_LAST: u8 = 4;
+/// The rank has no more data in this epoch.
+pub(crate) const IS_DONE: u8 = 8;

@@ -9,11 +9,13 @@ use super::wait::Wait;
 use crate::shm::barrier::Ticket;
 use crate::shm::crash::{self, Point};
 use crate::shm::life::Keeper;
+use crate::shm::pace::Pace;
 use crate::shm::poison::Verdict;
 use crate::shm::ring::{Consumer, Producer};
 use crate::shm::seat::Seated;
 use crate::shm::segment::Segment;
 use crate::shm::sync::Ordering;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -36,6 +38,57 @@ pub(crate) struct Engine {
     step_open: bool,
     /// The flags that all ranks have agreed on so far.
     pub(crate) agreed: u8,
+    /// Whether there is an asynchronous exchange: then this rank says how far it is.
+    paced: bool,
+    /// Asynchronous steps since the last settle.
+    pub(crate) steps: u64,
+    /// The exchange that has made them, even one without data.
+    pub(crate) unsettled: Option<u16>,
+    /// Whether this rank's pace says that it is inside an operation.
+    away: bool,
+}
+
+impl Engine {
+    /// Whether there is an asynchronous exchange: on all ranks or on none.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.paced
+    }
+
+    /// There is an asynchronous exchange from now on.
+    pub(crate) fn begin_pacing(&mut self) {
+        self.paced = true;
+        // Giving the engine back says that this rank is stepping.
+        self.away = true;
+    }
+}
+
+/// The engine in the hands of one thread. Given back, the rank is on its way to its next asynchronous step again.
+pub(crate) struct Held<'a> {
+    shared: &'a Shared,
+    engine: MutexGuard<'a, Engine>,
+}
+
+impl Deref for Held<'_> {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if self.engine.away {
+            self.engine.away = false;
+            self.shared.pace().stepping(self.engine.steps);
+        }
+    }
 }
 
 pub(crate) struct Shared {
@@ -74,6 +127,10 @@ impl Shared {
             exchanges: 0,
             step_open: false,
             agreed: 0,
+            paced: false,
+            steps: 0,
+            unsettled: None,
+            away: false,
         };
         Self {
             segment,
@@ -178,8 +235,50 @@ impl Shared {
 
     /// The engine, for one operation at a time. Its state is only touched between complete changes, so that a panic
     /// of the thread that held it leaves nothing half done.
-    pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn engine(&self) -> Held<'_> {
+        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        Held {
+            shared: self,
+            engine,
+        }
+    }
+
+    /// This rank's pace.
+    pub(crate) fn pace(&self) -> &Pace {
+        &self.segment.rank(self.rank).pace
+    }
+
+    /// Says that this rank is inside an operation: nobody waits for its next asynchronous step.
+    fn go_away(&self, engine: &mut Engine, steps: u64) {
+        if engine.paced {
+            engine.away = true;
+            self.pace().away(steps);
+            self.segment.bells().ring();
+        }
+    }
+
+    /// The lowest rank, this one first, that has made asynchronous steps since the last settle, if `operation` has no
+    /// place before that settle. Of others this rank may hear late; then it waits for them, as for ranks that are slow.
+    ///
+    /// A count that is not 0 is never one of the time before a settle that this rank has finished: every rank takes its
+    /// count back before its marker.
+    fn unsettled(&self, engine: &Engine, operation: &Operation) -> Option<usize> {
+        match operation.kind {
+            // Without the rings, or agreed once it is known whether they are needed.
+            Kind::Barrier | Kind::AllGather | Kind::AllReduce | Kind::NewExchange | Kind::Check => {
+                None
+            }
+            Kind::Settle => engine
+                .unsettled
+                .is_some_and(|exchange| exchange != operation.subject)
+                .then_some(self.rank),
+            _ if engine.unsettled.is_some() => Some(self.rank),
+            _ if engine.paced => {
+                let mut ranks = self.segment.ranks().iter();
+                ranks.position(|lines| lines.pace.get().steps > 0)
+            }
+            _ => None,
+        }
     }
 
     pub(crate) fn wait(&self, operation: Operation, number: u64) -> Wait<'_> {
@@ -207,6 +306,9 @@ impl Shared {
     /// Whether an operation could be entered now: finishes an open barrier first, refuses if the run is over or a step in
     /// parts is open.
     fn ready(&self, engine: &mut Engine, operation: Operation) -> Result<Wait<'_>, Error> {
+        if let Some(rank) = self.unsettled(engine, &operation) {
+            return Err(Error::Unsettled { rank, operation });
+        }
         self.finish_open(engine)?;
         let wait = self.wait(operation, engine.number + 1);
         self.check_poison(&wait)?;
@@ -217,6 +319,13 @@ impl Shared {
     }
 
     fn enter_now(&self, engine: &mut Engine, wait: Wait<'_>) {
+        // What comes after a rank's marker belongs to the time after this settle.
+        let steps = if wait.operation.kind == Kind::Settle {
+            0
+        } else {
+            engine.steps
+        };
+        self.go_away(engine, steps);
         engine.number += 1;
         self.current
             .store(engine.number, std::sync::atomic::Ordering::Relaxed);
@@ -253,12 +362,6 @@ impl Shared {
         engine.step_open = false;
     }
 
-    /// Whether a payload of so many bytes fits this rank's ring now.
-    pub(crate) fn fits(&self, engine: &mut Engine, payload: usize) -> bool {
-        let ring = self.segment.ring(self.rank);
-        ring.reserve(&mut engine.producer, payload).is_ok()
-    }
-
     /// Adds what a step did to this rank's counters.
     pub(crate) fn count(&self, step: &Counters) {
         step.add_to(self.segment.rank(self.rank));
@@ -268,7 +371,10 @@ impl Shared {
     pub(crate) fn finish_open(&self, engine: &mut Engine) -> Result<(), Error> {
         match engine.open.take() {
             None => Ok(()),
-            Some((ticket, number)) => self.finish_barrier(engine, ticket, number),
+            Some((ticket, number)) => {
+                self.go_away(engine, engine.steps);
+                self.finish_barrier(engine, ticket, number)
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 //! never shares a cache line with what another writes.
 
 use super::barrier::Arrival;
+use super::pace::Pace;
 use super::seat::Seat;
 use super::sync::{AtomicU32, AtomicU64, Padded};
 
@@ -31,6 +32,8 @@ pub struct RankLines {
     pub identity: Padded<RankIdentity>,
     /// At which barrier the rank has arrived.
     pub arrival: Padded<Arrival>,
+    /// How far the rank's asynchronous steps are; writers, readers and orderings as [`Pace`] says.
+    pub pace: Padded<Pace>,
     /// What the rank has come for, by operation number modulo [`SLOTS`].
     pub slots: [Slot; SLOTS],
     /// Values of up to 1 KiB that are exchanged without the ring, by operation number modulo 2.

@@ -73,7 +73,7 @@ impl Exchange {
                 return Err(Error::Invalid {
                     what: "schedule of an exchange with external updates",
                     expected: "lockstep, streamed or a bypass".into(),
-                    found: format!("{other:?}"),
+                    found: other.to_string(),
                 });
             }
         }
