@@ -23,9 +23,12 @@ pub mod replica {
 #[cfg(not(loom))]
 pub use codec::policy::{Adaptive, Fixed, Quantile, TargetDensity, ThresholdPolicy};
 #[cfg(not(loom))]
-pub use codec::{Clipping, Dense, MomentumMemory, NamedRange, PostProcessor, Update};
+pub use codec::{
+    Clipping, Dense, Given, InResidual, MomentumMemory, NamedRange, Parameters, PostProcessor,
+    Update,
+};
 #[cfg(not(loom))]
-pub use exchange::{Exchange, Reduction, Report, parameter_hash};
+pub use exchange::{Bypass, EpochEnd, Exchange, Reduction, Report, parameter_hash};
 #[cfg(not(loom))]
 pub use launch::Launch;
 #[cfg(not(loom))]

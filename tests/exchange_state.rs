@@ -550,6 +550,28 @@ fn residuals_whose_sum_is_infinite_are_refused() {
 }
 
 #[test]
+fn a_residual_that_a_trainer_writes_is_saved_as_the_next_step_finds_it() {
+    let mut exchange = alone(4, None);
+    exchange
+        .residual_mut()
+        .copy_from_slice(&[0.5, -0.0, 1e-40, -0.25]);
+    let bytes = saved(&exchange);
+    let mut again = alone(4, None);
+    again.load(&mut &bytes[..]).expect("its own");
+    assert_eq!(bits(again.residual()), bits(&[0.5, 0.0, 0.0, -0.25]));
+    exchange.residual_mut()[2] = f32::INFINITY;
+    let error = exchange.save(&mut Vec::new()).expect_err("no number");
+    assert!(matches!(error, StateError::Number { at: 2, .. }), "{error}");
+    // The next step says so too, and then it can be saved.
+    let mut parameters = [0.0; 4];
+    let error = exchange
+        .step(Some(&gradring::InResidual), &mut parameters)
+        .expect_err("not finite");
+    assert!(matches!(error, Error::NonFinite { .. }), "{error}");
+    saved(&exchange);
+}
+
+#[test]
 fn files_that_fail_say_so() {
     struct Full;
     impl Write for Full {

@@ -14,7 +14,7 @@ use super::arithmetic::Unit;
 use super::cpu::Kernels;
 use super::draft::Draft;
 use super::format::Format;
-use super::values::Element;
+use super::given::Given;
 use thiserror::Error;
 
 /// What may differ from chunk to chunk and from step to step.
@@ -132,6 +132,9 @@ pub enum EncodeError {
         /// How many of them have been encoded.
         found: usize,
     },
+    /// What is in the residual already, for an encoder with a momentum memory: the velocity needs the gradient.
+    #[error("an update in the residual; a momentum memory needs the gradient itself")]
+    InResidual,
     /// More than a chunk.
     #[error("a chunk of {found} elements; it can have at most {CHUNK}")]
     TooLong {
@@ -140,29 +143,36 @@ pub enum EncodeError {
     },
 }
 
-pub(super) fn lengths<T>(residual: &[f32], update: &[T]) -> Result<(), EncodeError> {
-    let (expected, found) = (residual.len(), update.len());
-    if found != expected {
-        return Err(EncodeError::Lengths { expected, found });
+pub(super) fn lengths(elements: usize, update: Given<'_>) -> Result<(), EncodeError> {
+    match update.elements() {
+        Some(found) if found != elements => Err(EncodeError::Lengths {
+            expected: elements,
+            found,
+        }),
+        _ => Ok(()),
     }
-    if found > CHUNK {
-        return Err(EncodeError::TooLong { found });
+}
+
+pub(super) fn chunk_lengths(elements: usize, update: Given<'_>) -> Result<(), EncodeError> {
+    lengths(elements, update)?;
+    if elements > CHUNK {
+        return Err(EncodeError::TooLong { found: elements });
     }
     Ok(())
 }
 
-pub(super) fn encode<T: Element>(
+pub(super) fn encode(
     kernels: Kernels,
     residual: &mut [f32],
-    update: &[T],
+    update: Given<'_>,
     unit: Unit,
     options: &ChunkOptions,
     out: &mut Vec<u8>,
 ) -> Result<Encoded, EncodeError> {
-    lengths(residual, update)?;
+    chunk_lengths(residual.len(), update)?;
     let most = options.budget.map_or(usize::MAX, |budget| budget.max_hits);
     let mut draft = Draft::after(std::mem::take(out));
-    draft.fill(kernels, residual, update, unit, most..=most);
+    draft.fill(kernels, residual, update.cursor(), unit, most..=most);
     let encoded = draft.finish(kernels, residual, unit, options);
     *out = std::mem::take(draft.payload_mut());
     Ok(encoded)

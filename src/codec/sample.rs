@@ -4,8 +4,7 @@
 //! cache lines costs a small fraction of the pass that follows.
 
 use super::cpu::Kernels;
-use super::encode::EncodeError;
-use super::values::Element;
+use super::given::{Cursor, Given, Piece, with_piece};
 use std::ops::Range;
 
 /// Elements of a run: four cache lines.
@@ -21,19 +20,17 @@ const AHEAD: usize = 8;
 
 /// Samples `ranges` of a vector as if they stood one behind the other: each element is as likely to be taken as any
 /// other, however many ranges there are and however short they are.
-pub(super) fn magnitudes<T: Element>(
+///
+/// `update` has an element for each of the residual's.
+pub(super) fn magnitudes(
     kernels: Kernels,
     residual: &[f32],
-    update: &[T],
+    update: Given<'_>,
     ranges: &[Range<usize>],
     wanted: usize,
     phase: u64,
     out: &mut Vec<f32>,
-) -> Result<(), EncodeError> {
-    let (expected, found) = (residual.len(), update.len());
-    if found != expected {
-        return Err(EncodeError::Lengths { expected, found });
-    }
+) {
     let elements = ranges.iter().map(Range::len).sum();
     let run = run_of(wanted);
     let starts = runs(elements, wanted, run, phase);
@@ -42,8 +39,11 @@ pub(super) fn magnitudes<T: Element>(
             .as_ref()
             .map_or(elements, |starts| run * starts.len()),
     );
+    let mut reader = Reader::of(residual, update);
     let mut take = |piece: Range<usize>| {
-        kernels.magnitudes(&residual[piece.clone()], &update[piece], out);
+        reader.each(piece, |residual, update| {
+            with_piece!(update, update => kernels.magnitudes(residual, update, out));
+        });
     };
     match starts {
         None => ranges.iter().cloned().for_each(take),
@@ -52,10 +52,13 @@ pub(super) fn magnitudes<T: Element>(
                 Some(places.take(start, run))
             });
             let mut asked = pieces.clone().flatten();
+            let mut reader = Reader::of(residual, update);
             let mut ask = |count: usize| {
                 for piece in asked.by_ref().take(count) {
-                    kernels.ask(&residual[piece.clone()]);
-                    kernels.ask(&update[piece]);
+                    reader.each(piece, |residual, update| {
+                        kernels.ask(residual);
+                        with_piece!(update, update => kernels.ask(update));
+                    });
                 }
             };
             ask(AHEAD);
@@ -65,7 +68,39 @@ pub(super) fn magnitudes<T: Element>(
             }
         }
     }
-    Ok(())
+}
+
+/// Reads residual and update at ascending places.
+struct Reader<'a> {
+    residual: &'a [f32],
+    update: Cursor<'a>,
+    /// Where the cursor stands.
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn of(residual: &'a [f32], update: Given<'a>) -> Reader<'a> {
+        Reader {
+            residual,
+            update: update.cursor(),
+            at: 0,
+        }
+    }
+
+    /// Calls `with` for the elements of `piece`, as many at a time as lie in one slice of the update.
+    fn each(&mut self, piece: Range<usize>, mut with: impl FnMut(&'a [f32], Piece<'a>)) {
+        self.update.skip(piece.start - self.at);
+        self.at = piece.start;
+        while self.at < piece.end {
+            let update = self.update.some(piece.end - self.at);
+            let count = with_piece!(update, update => update.len());
+            if count == 0 {
+                return;
+            }
+            with(&self.residual[self.at..self.at + count], update);
+            self.at += count;
+        }
+    }
 }
 
 /// Where the elements of ranges that stand one behind the other lie in the vector.

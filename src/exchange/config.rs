@@ -1,6 +1,7 @@
 //! What an exchange is made with, and what of it must agree.
 
-use super::Exchange;
+use super::external::Sources;
+use super::{Bypass, Exchange};
 use crate::codec::policy::{PolicyError, ThresholdPolicy};
 use crate::codec::{
     ClippingError, Encoder, EncoderBuilder, EncoderError, MemoryError, MomentumMemory, NamedRange,
@@ -19,12 +20,23 @@ pub enum Reduction {
     Sum,
 }
 
+/// In which order things are done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Schedule {
+    Lockstep,
+    //STREAM Streamed,
+    Bypass(Bypass),
+}
+
 /// How an exchange is made.
 #[derive(Debug)]
 pub struct Builder {
     length: usize,
     reduction: Reduction,
     check_every: u64,
+    schedule: Schedule,
+    /// Schedules that were asked for one after the other.
+    conflict: Option<[Schedule; 2]>,
     path: Option<Path>,
     memory: Option<MomentumMemory>,
     encoder: EncoderBuilder,
@@ -36,6 +48,8 @@ impl Builder {
             length,
             reduction: Reduction::Mean,
             check_every: 100,
+            schedule: Schedule::Lockstep,
+            conflict: None,
             path: None,
             memory: None,
             encoder: Encoder::builder(length).name("model"),
@@ -115,6 +129,20 @@ impl Builder {
         self
     }
 
+    /// Leaves out the rings: for a world of one, where nobody else takes part. Default: not.
+    #[must_use]
+    pub fn bypass(self, how: Bypass) -> Self {
+        self.scheduled(Schedule::Bypass(how))
+    }
+
+    fn scheduled(mut self, schedule: Schedule) -> Self {
+        if self.schedule != Schedule::Lockstep && self.schedule != schedule {
+            self.conflict = Some([self.schedule, schedule]);
+        }
+        self.schedule = schedule;
+        self
+    }
+
     /// Forces a code path of the codec. All give the same bits. Default: `GRADRING_SIMD`, else the best one here.
     #[must_use]
     pub fn path(mut self, path: Path) -> Self {
@@ -132,6 +160,8 @@ impl Builder {
             length,
             reduction,
             check_every,
+            schedule,
+            conflict,
             path,
             memory,
             mut encoder,
@@ -144,6 +174,26 @@ impl Builder {
                 "steps between comparisons",
                 "at least 1",
                 check_every,
+            ));
+        }
+        if let Some([one, other]) = conflict {
+            return Err(invalid(
+                "schedules of an exchange",
+                "one",
+                format!("{one:?} and {other:?}"),
+            ));
+        }
+        if let Schedule::Bypass(_) = schedule
+            && replica.world_size() > 1
+        {
+            let found = format!("{} replicas", replica.world_size());
+            return Err(invalid("replicas of a bypass", "1", found));
+        }
+        if let (Schedule::Bypass(Bypass::Whole), Some(memory)) = (schedule, memory) {
+            return Err(invalid(
+                "momentum memory",
+                "none where updates are applied whole",
+                format!("{memory:?}"),
             ));
         }
         let path = match path {
@@ -159,7 +209,7 @@ impl Builder {
             encoder = encoder.momentum(memory, replica.world_size());
         }
         let name = encoder.name.clone();
-        let fields = agreement(length, reduction, check_every, &encoder);
+        let fields = agreement(length, reduction, check_every, schedule, &encoder);
         let ranges = match encoder.ranges.as_slice() {
             [] => vec![NamedRange::compressed(&name, length).agreement()],
             ranges => ranges.iter().map(NamedRange::agreement).collect(),
@@ -196,14 +246,16 @@ impl Builder {
             ranges,
             reduction,
             check_every,
+            schedule,
             encoder,
+            sources: Sources::default(),
             step: 0,
             hash: None,
         })
     }
 }
 
-fn invalid(what: &'static str, expected: &str, found: impl std::fmt::Display) -> Error {
+pub(super) fn invalid(what: &'static str, expected: &str, found: impl std::fmt::Display) -> Error {
     Error::Invalid {
         what,
         expected: expected.into(),
@@ -234,6 +286,7 @@ fn agreement(
     length: usize,
     reduction: Reduction,
     check_every: u64,
+    schedule: Schedule,
     encoder: &EncoderBuilder,
 ) -> Vec<(String, String)> {
     let post = encoder.post.as_ref().map_or("none", |post| post.kind());
@@ -244,6 +297,7 @@ fn agreement(
         ("name", encoder.name.clone()),
         ("length", length.to_string()),
         ("reduction", format!("{reduction:?}")),
+        ("schedule", format!("{schedule:?}")),
         ("policy", encoder.policy.kind().to_owned()),
         ("check interval", check_every.to_string()),
         ("post-processor", post.to_owned()),

@@ -10,6 +10,7 @@ use super::record::{Record, RecordKind};
 use super::shared::{Engine, Shared};
 use super::wait::{Look, Wait};
 use crate::shm::crash::{self, Point};
+use std::ops::Range;
 
 /// Largest piece of a long vector that is published at once: one dense block of f32.
 const PIECE: usize = 131_072;
@@ -32,7 +33,15 @@ pub(crate) fn arrive(shared: &Shared, engine: &mut Engine) -> Result<(), Error> 
     Ok(())
 }
 
-pub(crate) fn broadcast(shared: &Shared, root: usize, vector: &mut [f32]) -> Result<(), Error> {
+/// Calls what it is given for the slices that hold a range of a vector, in order.
+pub(crate) type Each<'a> = &'a mut dyn FnMut(Range<usize>, &mut dyn FnMut(&mut [f32]));
+
+pub(crate) fn broadcast(
+    shared: &Shared,
+    root: usize,
+    elements: usize,
+    each: Each<'_>,
+) -> Result<(), Error> {
     if root >= shared.world_size {
         return Err(Error::Invalid {
             what: "root of a broadcast",
@@ -43,18 +52,19 @@ pub(crate) fn broadcast(shared: &Shared, root: usize, vector: &mut [f32]) -> Res
     let engine = &mut *shared.engine();
     let wait = shared.enter(
         engine,
-        Operation::new(Kind::Broadcast, 0, vector.len() as u64, root as u64),
+        Operation::new(Kind::Broadcast, 0, elements as u64, root as u64),
     )?;
-    let bytes: &mut [u8] = bytemuck::cast_slice_mut(vector);
     let port = Port::new(shared, engine, wait);
-    let piece = port.max_payload().min(PIECE);
-    let pieces = bytes.len().div_ceil(piece) as u64;
+    let piece = port.max_payload().min(PIECE) / size_of::<f32>();
+    let pieces = elements.div_ceil(piece) as u64;
     let published = if shared.rank == root { 0 } else { pieces };
     run(
         &wait,
         &mut Broadcast {
             port,
-            bytes,
+            each,
+            elements,
+            gathered: Vec::new(),
             root,
             piece,
             pieces,
@@ -97,8 +107,12 @@ fn came_for_the_same(shared: &Shared, wait: &Wait<'_>, rank: usize) -> Result<()
 
 struct Broadcast<'a> {
     port: Port<'a>,
-    bytes: &'a mut [u8],
+    each: Each<'a>,
+    elements: usize,
+    /// A piece that lies in several parts.
+    gathered: Vec<u8>,
     root: usize,
+    /// Elements of a piece.
     piece: usize,
     pieces: u64,
     published: u64,
@@ -108,7 +122,7 @@ struct Broadcast<'a> {
 impl Broadcast<'_> {
     fn range(&self, piece: u64) -> std::ops::Range<usize> {
         let start = piece as usize * self.piece;
-        start..(start + self.piece).min(self.bytes.len())
+        start..(start + self.piece).min(self.elements)
     }
 }
 
@@ -127,10 +141,24 @@ impl Lists for Broadcast<'_> {
         let range = self.range(self.published);
         let record = Record {
             chunk: self.published as u32,
-            hash: self.bytes.len() as u64,
+            hash: (self.elements * size_of::<f32>()) as u64,
             ..Record::new(RecordKind::Broadcast)
         };
-        let fits = self.port.publish(record, &self.bytes[range])?;
+        let (port, gathered, length) = (&mut self.port, &mut self.gathered, range.len());
+        let mut whole = None;
+        gathered.clear();
+        (self.each)(range, &mut |part| {
+            let bytes = bytemuck::cast_slice(part);
+            if part.len() == length {
+                whole = Some(port.publish(record, bytes));
+            } else {
+                gathered.extend_from_slice(bytes);
+            }
+        });
+        let fits = match whole {
+            Some(published) => published?,
+            None => port.publish(record, gathered)?,
+        };
         self.published += u64::from(fits);
         Ok(fits)
     }
@@ -146,7 +174,8 @@ impl Lists for Broadcast<'_> {
             return Ok(false);
         };
         let (record, length) = (taken.record, taken.payload_len());
-        let expected = (RecordKind::Broadcast as u8, self.taken as u32, range.len());
+        let bytes = range.len() * size_of::<f32>();
+        let expected = (RecordKind::Broadcast as u8, self.taken as u32, bytes);
         if (record.kind, record.chunk, length) != expected {
             let found = (record.kind, record.chunk, length);
             return Err(wait.protocol(root, || broken(expected, found)));
@@ -155,7 +184,13 @@ impl Lists for Broadcast<'_> {
             // The root has these bytes; its own cursor must move all the same.
             taken.take();
         } else {
-            taken.take_into(&mut self.bytes[range]);
+            let mut at = 0;
+            let bytes = taken.take();
+            (self.each)(range, &mut |part| {
+                let end = at + size_of_val(part);
+                bytemuck::cast_slice_mut(part).copy_from_slice(&bytes[at..end]);
+                at = end;
+            });
         }
         self.taken += 1;
         Ok(true)

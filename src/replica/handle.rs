@@ -103,7 +103,9 @@ impl Replica {
     /// # Errors
     /// [`Error::Invalid`] if there is no such root; [`Error::Mismatch`] if lengths or roots differ; what ended the run.
     pub fn broadcast(&self, root: usize, vector: &mut [f32]) -> Result<(), Error> {
-        collectives::broadcast(&self.0, root, vector)
+        collectives::broadcast(&self.0, root, vector.len(), &mut |range, with| {
+            with(&mut vector[range]);
+        })
     }
 
     /// What every replica gave, by rank; lengths may differ and may be 0. Up to 1 KiB each takes one hand-over. Blocking.

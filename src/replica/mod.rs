@@ -2,6 +2,7 @@
 
 mod cause;
 mod collectives;
+mod counters;
 mod error;
 mod handle;
 mod inline;
@@ -16,6 +17,7 @@ pub(crate) mod wait;
 
 pub use cause::{Cause, LAUNCHER};
 pub(crate) use collectives::{broadcast, gather};
+pub use counters::Counters;
 pub use error::Error;
 pub use handle::{BarrierTicket, Replica};
 pub(crate) use inline::read_text;

@@ -17,6 +17,10 @@ pub(crate) enum Kind {
     Step = 7,
     StepSum = 8,
     Check = 9,
+    Flush = 10,
+    Streamed = 14,
+    StreamedSum = 15,
+    FlushSum = 16,
 }
 
 impl Kind {
@@ -31,6 +35,10 @@ impl Kind {
             7 => Self::Step,
             8 => Self::StepSum,
             9 => Self::Check,
+            10 => Self::Flush,
+            14 => Self::Streamed,
+            15 => Self::StreamedSum,
+            16 => Self::FlushSum,
             _ => return None,
         })
     }
@@ -95,6 +103,20 @@ impl fmt::Display for Operation {
             Kind::Step => write!(f, "step of exchange {subject} ({length} elements)"),
             Kind::StepSum => write!(f, "all_reduce of exchange {subject} ({length} elements)"),
             Kind::Check => write!(f, "check of exchange {subject} ({length} elements)"),
+            Kind::Flush => write!(f, "flush of exchange {subject} ({length} elements)"),
+            Kind::Streamed => write!(f, "streamed step of exchange {subject} ({length} elements)"),
+            Kind::StreamedSum => {
+                write!(
+                    f,
+                    "streamed all_reduce of exchange {subject} ({length} elements)"
+                )
+            }
+            Kind::FlushSum => {
+                write!(
+                    f,
+                    "flush of exchange {subject} onto a sum ({length} elements)"
+                )
+            }
         }
     }
 }
@@ -183,6 +205,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(seen.len(), 9 * 5 * 5 * 4);
+        let kinds = (0..=255).filter_map(Kind::from_u8).count();
+        assert_eq!(seen.len(), kinds * 5 * 5 * 4);
     }
 }

@@ -133,14 +133,6 @@ impl<'a> Taken<'a> {
         shared.segment.bells().ring();
         payload
     }
-
-    /// Copies the payload into `into`, which must be as long, and gives the frame back to its producer.
-    pub(crate) fn take_into(self, into: &mut [u8]) {
-        let whole = self.grant.read(0, into);
-        debug_assert!(whole, "the caller has compared the lengths");
-        self.grant.release();
-        self.shared.segment.bells().ring();
-    }
 }
 
 /// Lists that can say whom they wait for.

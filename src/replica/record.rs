@@ -13,6 +13,8 @@ pub(crate) enum RecordKind {
     Broadcast = 2,
     /// A piece of what a rank gives to an all_gather.
     Gather = 3,
+    /// A chunk of an external update.
+    External = 4,
 }
 
 /// The header of a frame. Offsets in bytes; little-endian. The ring fills in `magic`, `version`, `length` and `crc`.
@@ -23,7 +25,7 @@ pub(crate) enum RecordKind {
 /// 16 operation u64
 /// 24 identity u32  28 epoch u32
 /// 32 step u32      36 chunk u32
-/// 40 parameter hash u64 (other kinds: record length)
+/// 40 parameter hash u64 (external updates: the value's bits; other kinds: record length)
 /// 48 frame length u32  52 hits u32
 /// 56 dropped u32   60 crc32c u32
 /// ```

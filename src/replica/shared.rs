@@ -1,6 +1,7 @@
 //! What a replica's handle and its exchanges share: the segment, who this is, and the state of its operations.
 
 use super::cause::Cause;
+use super::counters::Counters;
 use super::error::Error;
 use super::inline::{read_text, write_text};
 use super::operation::{Kind, Operation, announce, announced};
@@ -29,6 +30,8 @@ pub(crate) struct Engine {
     pub(crate) open: Option<(Ticket, u64)>,
     /// How many exchanges have been made.
     pub(crate) exchanges: u16,
+    /// Whether a step in parts has begun: until it is finished no other operation may be entered.
+    step_open: bool,
     /// The flags that all ranks have agreed on so far.
     pub(crate) agreed: u8,
 }
@@ -66,6 +69,7 @@ impl Shared {
             payload: Vec::new(),
             open: None,
             exchanges: 0,
+            step_open: false,
             agreed: 0,
         };
         Self {
@@ -192,19 +196,69 @@ impl Shared {
         engine: &mut Engine,
         operation: Operation,
     ) -> Result<Wait<'_>, Error> {
+        let wait = self.ready(engine, operation)?;
+        self.enter_now(engine, wait);
+        Ok(wait)
+    }
+
+    /// Whether an operation could be entered now: finishes an open barrier first, refuses if the run is over or a step in
+    /// parts is open.
+    fn ready(&self, engine: &mut Engine, operation: Operation) -> Result<Wait<'_>, Error> {
         self.finish_open(engine)?;
         let wait = self.wait(operation, engine.number + 1);
         self.check_poison(&wait)?;
+        if engine.step_open {
+            return Err(Error::StepOpen);
+        }
+        Ok(wait)
+    }
+
+    fn enter_now(&self, engine: &mut Engine, wait: Wait<'_>) {
         engine.number += 1;
         self.current
             .store(engine.number, std::sync::atomic::Ordering::Relaxed);
         announce(
             self.segment.rank(self.rank),
             engine.number,
-            &operation,
+            &wait.operation,
             wait.flags,
         );
+    }
+
+    /// Opens a step in parts. Its operation is entered later, by [`enter_open_step`](Self::enter_open_step).
+    pub(crate) fn open_step(&self, operation: Operation) -> Result<(), Error> {
+        let engine = &mut *self.engine();
+        self.ready(engine, operation)?;
+        engine.step_open = true;
+        Ok(())
+    }
+
+    /// Enters the operation of the step that is open, without waiting for anything.
+    pub(crate) fn enter_open_step(
+        &self,
+        engine: &mut Engine,
+        operation: Operation,
+    ) -> Result<Wait<'_>, Error> {
+        let wait = self.wait(operation, engine.number + 1);
+        self.check_poison(&wait)?;
+        self.enter_now(engine, wait);
         Ok(wait)
+    }
+
+    /// Lets other operations be entered again.
+    pub(crate) fn close_step(&self, engine: &mut Engine) {
+        engine.step_open = false;
+    }
+
+    /// Whether a payload of so many bytes fits this rank's ring now.
+    pub(crate) fn fits(&self, engine: &mut Engine, payload: usize) -> bool {
+        let ring = self.segment.ring(self.rank);
+        ring.reserve(&mut engine.producer, payload).is_ok()
+    }
+
+    /// Adds what a step did to this rank's counters.
+    pub(crate) fn count(&self, step: &Counters) {
+        step.add_to(self.segment.rank(self.rank));
     }
 
     /// Waits for the barrier that was entered and not waited for.

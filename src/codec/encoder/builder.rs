@@ -186,6 +186,7 @@ impl EncoderBuilder {
         Ok(Encoder {
             path: self.path,
             residual,
+            touched: false,
             chunks: chunks.into(),
             scopes,
             post: self.post,

@@ -12,7 +12,8 @@ pub use builder::{EncoderBuilder, EncoderError, MOST_THREADS};
 pub use scope::{ScopeState, ScopeStateError};
 
 use super::cpu::Path;
-use super::encode::{Budget, ChunkOptions, EncodeError, look_at};
+use super::encode::{Budget, ChunkOptions, EncodeError, lengths, look_at};
+use super::given::Given;
 use super::memory::Velocity;
 use super::policy::PolicyState;
 use super::pool::Pool;
@@ -20,7 +21,7 @@ use super::post::{self, PostInput, PostProcessor};
 use super::ranges::{Chunk, ChunkCoding, visited};
 use super::residual::Residual;
 use super::stats::{ResidualPercentiles, ScopeStats, StepStats};
-use super::{Format, Unit, Values, dense};
+use super::{Dense, Format, Unit, canon, dense};
 use scope::Scope;
 use slot::{Disjoint, Slot};
 use std::ops::Range;
@@ -51,9 +52,9 @@ pub struct Message {
 ///     .build()?;
 /// let update = [0.5, -0.25, 0.125, 0.0625];
 /// let mut parameters = [1.0; 4];
-/// encoder.begin(0, (&update).into())?;
+/// encoder.begin(0, &update)?;
 /// for visit in 0..encoder.chunks() {
-///     let message = encoder.encode(visit, (&update).into())?;
+///     let message = encoder.encode(visit, &update)?;
 ///     let record = Record {
 ///         format: message.format,
 ///         hits: message.hits,
@@ -72,6 +73,8 @@ pub struct Message {
 pub struct Encoder {
     path: Path,
     residual: Residual,
+    /// Whether others may have written to the residual since it was canonical.
+    touched: bool,
     chunks: Arc<[Chunk]>,
     scopes: Vec<Scope>,
     post: Option<Arc<dyn PostProcessor>>,
@@ -129,13 +132,29 @@ impl Encoder {
         &self.residual
     }
 
+    /// The same, for trainers that add their updates to it themselves, between steps: a step of [`InResidual`] then reads
+    /// 4 bytes an element, where one of an update moves 12. Subnormal numbers and -0 count as +0. What is not finite
+    /// becomes +0 in the next step, and is counted as dropped.
+    ///
+    /// [`InResidual`]: super::InResidual
+    pub fn residual_mut(&mut self) -> &mut [f32] {
+        self.touched = true;
+        &mut self.residual
+    }
+
     /// Begins step number `step` (from 0): takes the update into the momentum memory, if there is one, and chooses the
     /// thresholds.
     ///
     /// # Errors
-    /// [`EncodeError::Lengths`] when the update has another length than the vector; [`EncodeError::Unfinished`] when the
-    /// step before has not [ended](Self::end). Nothing has changed then.
-    pub fn begin(&mut self, step: u64, update: Values<'_>) -> Result<(), EncodeError> {
+    /// [`EncodeError::Lengths`] when the update has another length than the vector; [`EncodeError::InResidual`] with a
+    /// momentum memory; [`EncodeError::Unfinished`] when the step before has not [ended](Self::end). Nothing has changed
+    /// then.
+    pub fn begin<'a>(
+        &mut self,
+        step: u64,
+        update: impl Into<Given<'a>>,
+    ) -> Result<(), EncodeError> {
+        let update = update.into();
         self.check(update)?;
         if let Some(found) = self.next {
             let expected = self.chunks();
@@ -147,9 +166,13 @@ impl Encoder {
         if let Some(hits) = &mut self.hits {
             hits.clear();
         }
+        // The pass of what is in the residual does it by itself.
+        if std::mem::take(&mut self.touched) && !matches!(update, Given::InResidual) {
+            self.stats.dropped += make_canonical(&mut self.residual);
+        }
         let update = match &mut self.memory {
             Some(memory) => {
-                self.stats.dropped = memory.accumulate(update);
+                self.stats.dropped += memory.accumulate(update);
                 memory.values()
             }
             None => update,
@@ -161,19 +184,31 @@ impl Encoder {
                 update,
                 step,
                 &mut self.magnitudes,
-            )?;
+            );
         }
         self.next = Some(0);
         Ok(())
     }
 
-    fn check(&self, update: Values<'_>) -> Result<(), EncodeError> {
-        let (expected, found) = (self.elements(), update.len());
-        if found == expected {
-            Ok(())
-        } else {
-            Err(EncodeError::Lengths { expected, found })
+    /// Appends all of some elements' residual, canonical, as f32, and leaves +0 there. How many were not finite and became
+    /// +0. At most a chunk.
+    pub(crate) fn take_whole(
+        &mut self,
+        elements: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<u64, EncodeError> {
+        let residual = &mut self.residual[elements];
+        let given = Given::InResidual;
+        let encoded = self.path.encode_dense(residual, given, Dense::F32, out)?;
+        Ok(u64::from(encoded.dropped))
+    }
+
+    /// Whether a step can be made of this update.
+    pub(crate) fn check(&self, update: Given<'_>) -> Result<(), EncodeError> {
+        if self.memory.is_some() && matches!(update, Given::InResidual) {
+            return Err(EncodeError::InResidual);
         }
+        lengths(self.elements(), update)
     }
 
     /// Encodes the chunk that is visited as number `visit` in the step that has begun. Each must be visited once, in
@@ -183,7 +218,12 @@ impl Encoder {
     /// [`EncodeError::Lengths`] when the update has another length than the vector; [`EncodeError::NotBegun`];
     /// [`EncodeError::Visit`] past the last chunk, [`EncodeError::Turn`] when it is another one's turn. Nothing has
     /// changed then.
-    pub fn encode(&mut self, visit: usize, update: Values<'_>) -> Result<Message, EncodeError> {
+    pub fn encode<'a>(
+        &mut self,
+        visit: usize,
+        update: impl Into<Given<'a>>,
+    ) -> Result<Message, EncodeError> {
+        let update = update.into();
         self.check(update)?;
         let next = self.next.ok_or(EncodeError::NotBegun)?;
         if visit >= self.chunks() {
@@ -208,7 +248,7 @@ impl Encoder {
     }
 
     /// Takes the next chunks through the first stage, one a thread.
-    fn fill(&mut self, visit: usize, update: Values<'_>) {
+    fn fill(&mut self, visit: usize, update: Given<'_>) {
         let count = self.slots.len().min(self.chunks() - visit);
         self.batch = 0..0;
         for (ahead, slot) in self.slots[..count].iter_mut().enumerate() {
@@ -290,7 +330,7 @@ impl Encoder {
                 encoded
             }
             ChunkCoding::Dense(number) => {
-                let encoded = slot.whole.ok_or(EncodeError::NotBegun)??;
+                let encoded = slot.whole.ok_or(EncodeError::NotBegun)?;
                 stats.dense_chunks += 1;
                 stats.l1_sent += dense::l1(number, slot.draft.payload());
                 encoded
@@ -459,6 +499,17 @@ impl Encoder {
             Err(ScopeStateError::Count { expected, found })
         }
     }
+}
+
+/// Makes what is not finite, subnormal or -0 +0. How many were not finite.
+fn make_canonical(residual: &mut [f32]) -> u64 {
+    let mut dropped = 0;
+    for r in residual {
+        let finite = r.is_finite();
+        dropped += u64::from(!finite);
+        *r = if finite { canon(*r) } else { 0.0 };
+    }
+    dropped
 }
 
 impl std::fmt::Debug for Encoder {

@@ -1,10 +1,9 @@
 //! Ranges that share a threshold, and what their policy goes on from.
 
-use crate::codec::encode::EncodeError;
+use crate::codec::given::Given;
 use crate::codec::policy::{LastStep, PolicyInput, PolicyState, PolicyStateError, ThresholdPolicy};
 use crate::codec::stats::ScopeStats;
-use crate::codec::values::with_slice;
-use crate::codec::{Path, Unit, Values, sample};
+use crate::codec::{Path, Unit, sample};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::ops::Range;
 use thiserror::Error;
@@ -52,18 +51,16 @@ impl Scope {
         &mut self,
         path: Path,
         residual: &[f32],
-        update: Values<'_>,
+        update: Given<'_>,
         step: u64,
         magnitudes: &mut Vec<f32>,
-    ) -> Result<(), EncodeError> {
+    ) {
         let elements = self.stats.elements;
         let wanted = self.policy.sample_size(elements, step).min(elements);
         magnitudes.clear();
         if wanted > 0 {
             let (kernels, ranges) = (path.kernels(), &self.ranges);
-            with_slice!(update, update => {
-                sample::magnitudes(kernels, residual, update, ranges, wanted, step, magnitudes)
-            })?;
+            sample::magnitudes(kernels, residual, update, ranges, wanted, step, magnitudes);
         }
         let unit = self.policy.unit(&PolicyInput {
             step,
@@ -75,7 +72,6 @@ impl Scope {
         self.left = self.policy.limit(elements, step).unwrap_or(usize::MAX);
         self.stats.hits = 0;
         self.mass = 0.0;
-        Ok(())
     }
 
     pub(super) fn restore(&mut self, state: &ScopeState) -> Result<(), ScopeStateError> {

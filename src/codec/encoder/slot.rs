@@ -2,10 +2,10 @@
 
 use crate::codec::cpu::Kernels;
 use crate::codec::draft::Draft;
-use crate::codec::encode::{EncodeError, Encoded};
+use crate::codec::encode::Encoded;
+use crate::codec::given::Given;
 use crate::codec::ranges::{Chunk, ChunkCoding};
-use crate::codec::values::with_slice;
-use crate::codec::{Unit, Values, dense};
+use crate::codec::{Unit, dense};
 use std::ops::Range;
 
 /// A chunk that a thread has taken through the fused pass, or all of one that is dense.
@@ -14,7 +14,7 @@ pub(super) struct Slot {
     pub(super) chunk: usize,
     pub(super) unit: Option<Unit>,
     /// What a dense chunk came to.
-    pub(super) whole: Option<Result<Encoded, EncodeError>>,
+    pub(super) whole: Option<Encoded>,
     pub(super) budgets: (usize, usize),
 }
 
@@ -35,22 +35,24 @@ impl Slot {
         kernels: Kernels,
         chunk: &Chunk,
         residual: &mut [f32],
-        update: Values<'_>,
+        update: Given<'_>,
     ) {
         self.whole = None;
         self.draft.payload_mut().clear();
-        let update = update.slice(chunk.elements.clone());
-        with_slice!(update, update => match (chunk.coding, self.unit) {
+        let mut update = update.cursor();
+        update.skip(chunk.elements.start);
+        match (chunk.coding, self.unit) {
             (ChunkCoding::Threshold(_), Some(unit)) => {
                 let (least, most) = self.budgets;
-                self.draft.fill(kernels, residual, update, unit, least..=most);
+                self.draft
+                    .fill(kernels, residual, update, unit, least..=most);
             }
             (ChunkCoding::Dense(number), _) => {
                 let out = self.draft.payload_mut();
                 self.whole = Some(dense::encode(kernels, residual, update, number, out));
             }
             (ChunkCoding::Threshold(_), None) => {}
-        });
+        }
     }
 }
 

@@ -14,8 +14,10 @@ mod client;
 mod error;
 mod frame;
 mod message;
+mod pass;
 mod queue;
 mod socket;
+mod sources;
 mod sum;
 mod update;
 
@@ -23,7 +25,11 @@ pub use client::SocketClient;
 pub use error::{FrameError, SourceError};
 pub use queue::{DEFAULT_LIMIT, QueueSender, QueueSource, queue};
 pub use socket::{SocketOptions, SocketSource};
+pub use sources::SourceStatus;
 pub use update::ExternalUpdate;
+
+pub(super) use pass::{Pass, apply_here};
+pub(super) use sources::Sources;
 
 /// Where external updates come from.
 pub trait UpdateSource: Send {
@@ -34,7 +40,7 @@ pub trait UpdateSource: Send {
     /// anything to come.
     ///
     /// # Errors
-    /// [`SourceError`] when no more will come.
+    /// [`SourceError`] when it can give nothing; it is asked again before the next step.
     fn poll(&mut self) -> Result<Option<ExternalUpdate>, SourceError>;
 
     /// Takes back what [`poll`](Self::poll) gave and no step could use: it comes first again.
