@@ -17,6 +17,7 @@ pub mod shm;
 /// What of the replica's code the loom models run.
 #[cfg(loom)]
 pub mod replica {
+    pub mod phases;
     pub mod progress;
 }
 

@@ -1,7 +1,6 @@
 //! A world of one without its ring.
 
 use super::external::apply_here;
-use super::taking::Heads;
 use super::{Concluded, Exchange, Report, Target, codec_error, nanoseconds, own};
 use crate::codec::{
     Apply, Dense, Given, Parameters, Path, Record, Unit, canon, parameters, pieces,
@@ -41,7 +40,7 @@ impl Exchange {
                 found: "one that applies updates whole".into(),
             });
         }
-        let operation = Operation::new(kind, self.index, self.encoder.elements() as u64, 0);
+        let operation = Operation::new(kind, self.index, self.length as u64, 0);
         // Still an operation, though it meets nobody: flags are agreed on, and a run that is over says so.
         let wait = shared.enter(engine, operation)?;
         let mut report = Report {
@@ -49,13 +48,14 @@ impl Exchange {
             contributors: usize::from(update.is_some()),
             ..Report::default()
         };
-        let updates = self.sources.poll(target.vector.elements());
+        let updates = self.sources.poll();
         let mut dropped = 0;
         if let Some(update) = update {
             match how {
                 Bypass::Encoded => {
                     self.encode_and_apply(update, target.vector, target.apply, &mut report)?;
-                    dropped = self.encoder.stats().dropped;
+                    self.note_encoded(&mut report)?;
+                    dropped = report.dropped;
                 }
                 Bypass::Whole => {
                     let path = self.encoder.path();
@@ -70,10 +70,10 @@ impl Exchange {
         let concluded = Concluded {
             report,
             dropped: vec![dropped],
-            heads: Some(Heads::alone(update.is_some(), wait.flags)),
+            agreed: wait.flags,
             updates,
             began,
-            encoded: update.is_some() && how == Bypass::Encoded,
+            gave: update.is_some(),
             counts: true,
         };
         self.conclude(engine, target, concluded)

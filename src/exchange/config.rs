@@ -4,8 +4,8 @@ use super::external::Sources;
 use super::{Bypass, Exchange};
 use crate::codec::policy::{PolicyError, ThresholdPolicy};
 use crate::codec::{
-    ClippingError, Encoder, EncoderBuilder, EncoderError, MemoryError, MomentumMemory, NamedRange,
-    Path, PostProcessor,
+    ClippingError, Dense, Encoder, EncoderBuilder, EncoderError, MemoryError, MomentumMemory,
+    NamedRange, Path, PostProcessor,
 };
 use crate::replica::{Error, Kind, Operation, Replica, gather};
 use std::sync::Arc;
@@ -25,6 +25,7 @@ pub enum Reduction {
 pub(crate) enum Schedule {
     Lockstep,
     //STREAM Streamed,
+    Uncompressed(Dense),
     Bypass(Bypass),
 }
 
@@ -40,6 +41,8 @@ pub struct Builder {
     path: Option<Path>,
     memory: Option<MomentumMemory>,
     encoder: EncoderBuilder,
+    /// The first setting made that only compression has.
+    of_compression: Option<&'static str>,
 }
 
 impl Builder {
@@ -53,7 +56,25 @@ impl Builder {
             path: None,
             memory: None,
             encoder: Encoder::builder(length).name("model"),
+            of_compression: None,
         }
+    }
+
+    /// Sends everything, every step, without any residual: as f32, or as bf16 with half the bytes and 8 significant bits.
+    /// Must agree. Default: compressed.
+    ///
+    /// The values of all replicas that give data are summed from +0 in rank order, then divided for Mean, then applied
+    /// once. An element that is not finite, or that makes the sum so far infinite, is left out and counted for its rank
+    /// ([`Error::NonFinite`]). As bf16 every value is rounded when it is sent and the sum once more; what that takes away
+    /// is lost: [`NamedRange::dense`] keeps it. What only compression has, such as a policy or ranges, must not be set.
+    /// Source: Deeplearning4j's `BasicGradientsAccumulator`, AdaptDL's plain synchronization.
+    #[must_use]
+    pub fn uncompressed(self, number: Dense) -> Self {
+        self.scheduled(Schedule::Uncompressed(number))
+    }
+
+    fn of_compression(&mut self, what: &'static str) {
+        self.of_compression.get_or_insert(what);
     }
 
     /// The exchange's name, for messages. Must agree. Default: "model".
@@ -74,6 +95,7 @@ impl Builder {
     /// [`Quantile`](crate::codec::policy::Quantile) at density 1e-2.
     #[must_use]
     pub fn policy(mut self, policy: impl ThresholdPolicy + 'static) -> Self {
+        self.of_compression("a threshold policy");
         self.encoder = self.encoder.policy(policy);
         self
     }
@@ -82,6 +104,7 @@ impl Builder {
     /// sent dense. Must agree. Default: one range, with the common threshold.
     #[must_use]
     pub fn ranges(mut self, ranges: impl IntoIterator<Item = NamedRange>) -> Self {
+        self.of_compression("ranges");
         self.encoder = self.encoder.ranges(ranges);
         self
     }
@@ -89,6 +112,7 @@ impl Builder {
     /// What is done to the residual after the hits. Its kind must agree. Default: nothing.
     #[must_use]
     pub fn post_processor(mut self, post: impl PostProcessor + 'static) -> Self {
+        self.of_compression("a post-processor");
         self.encoder = self.encoder.post_processor(post);
         self
     }
@@ -96,6 +120,7 @@ impl Builder {
     /// Momentum in front of the encoder, for trainers that hand over gradients. Must agree. Default: none.
     #[must_use]
     pub fn momentum(mut self, memory: MomentumMemory) -> Self {
+        self.of_compression("a momentum memory");
         self.memory = Some(memory);
         self
     }
@@ -103,6 +128,7 @@ impl Builder {
     /// How many threads of this replica encode, the caller's included. The bytes are those of one. Default: 1.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
+        self.of_compression("encoding threads");
         self.encoder = self.encoder.threads(threads);
         self
     }
@@ -110,6 +136,7 @@ impl Builder {
     /// Keeps the places of a step's own hits for [`Encoder::hits`]. Default: no.
     #[must_use]
     pub fn keep_hits(mut self, keep: bool) -> Self {
+        self.of_compression("keeping hits");
         self.encoder = self.encoder.keep_hits(keep);
         self
     }
@@ -117,6 +144,7 @@ impl Builder {
     /// Makes [`Encoder::percentiles`] after each step, which takes 10 to 50 times as long as encoding. Default: no.
     #[must_use]
     pub fn debug(mut self, debug: bool) -> Self {
+        self.of_compression("debugging percentiles");
         self.encoder = self.encoder.debug(debug);
         self
     }
@@ -165,6 +193,7 @@ impl Builder {
             path,
             memory,
             mut encoder,
+            of_compression,
         } = self;
         if length == 0 {
             return Err(invalid("elements of an exchange", "at least 1", length));
@@ -181,6 +210,13 @@ impl Builder {
                 "schedules of an exchange",
                 "one",
                 format!("{one:?} and {other:?}"),
+            ));
+        }
+        if let (Schedule::Uncompressed(number), Some(what)) = (schedule, of_compression) {
+            return Err(invalid(
+                what,
+                "no such setting in an uncompressed exchange",
+                format!("it set beside {number} without compression"),
             ));
         }
         if let Schedule::Bypass(_) = schedule
@@ -214,6 +250,10 @@ impl Builder {
             [] => vec![NamedRange::compressed(&name, length).agreement()],
             ranges => ranges.iter().map(NamedRange::agreement).collect(),
         };
+        if let Schedule::Uncompressed(number) = schedule {
+            let nothing = NamedRange::dense(name.clone(), 0, number);
+            encoder = Encoder::builder(0).name(name.clone()).ranges([nothing]);
+        }
         let encoder = encoder.path(path).build()?;
         if encoder.chunks() > u32::MAX as usize {
             return Err(invalid(
@@ -247,7 +287,9 @@ impl Builder {
             reduction,
             check_every,
             schedule,
+            length,
             encoder,
+            sums: Default::default(),
             sources: Sources::default(),
             step: 0,
             hash: None,
@@ -255,7 +297,7 @@ impl Builder {
     }
 }
 
-pub(super) fn invalid(what: &'static str, expected: &str, found: impl std::fmt::Display) -> Error {
+fn invalid(what: &'static str, expected: &str, found: impl std::fmt::Display) -> Error {
     Error::Invalid {
         what,
         expected: expected.into(),

@@ -1,5 +1,6 @@
 //! Flushing: the whole residuals at once.
 
+use super::config::Schedule;
 use super::lockstep::Giving;
 use super::taking::Taking;
 use super::{Concluded, Exchange, Report, Target, run_lockstep};
@@ -48,13 +49,20 @@ impl Exchange {
     fn flush_onto(&mut self, target: Target<'_>) -> Result<Report, Error> {
         let began = Instant::now();
         self.check_length(target.what(), target.vector.elements())?;
+        if let Schedule::Uncompressed(_) = self.schedule {
+            return Err(Error::Invalid {
+                what: "a flush",
+                expected: "an exchange that has a residual".into(),
+                found: "an uncompressed one".into(),
+            });
+        }
         let kind = match target.apply {
             Apply::Subtract => Kind::Flush,
             Apply::Add => Kind::FlushSum,
         };
         let shared = Arc::clone(&self.shared);
         let engine = &mut *shared.engine();
-        let length = self.encoder.elements();
+        let length = self.length;
         let operation = Operation::new(kind, self.index, length as u64, 0);
         let wait = shared.enter(engine, operation)?;
         let layout = in_dense_chunks(length, Dense::F32);
@@ -76,19 +84,14 @@ impl Exchange {
         };
         let giving = Giving::Residual(&mut self.encoder, Vec::new());
         let taking = run_lockstep(&shared, taking, giving, &[])?;
-        let Taking {
-            report,
-            dropped,
-            heads,
-            ..
-        } = taking;
+        let (report, dropped, agreed) = taking.ended();
         let concluded = Concluded {
             report,
             dropped,
-            heads,
+            agreed,
             updates: Vec::new(),
             began,
-            encoded: false,
+            gave: false,
             counts: false,
         };
         self.conclude(engine, target, concluded)

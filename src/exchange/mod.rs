@@ -11,7 +11,9 @@ mod report;
 mod stamp;
 mod state;
 //STREAM mod streamed;
+mod sums;
 mod taking;
+mod uncompressed;
 
 pub use bypass::Bypass;
 pub use config::{Builder, Reduction};
@@ -35,7 +37,8 @@ use lockstep::{Giving, Lockstep};
 use stamp::Stamp;
 use std::sync::Arc;
 use std::time::Instant;
-use taking::{Heads, Taking};
+use taking::Taking;
+use uncompressed::Sums;
 
 /// One model's compressed exchange of updates, in lockstep.
 ///
@@ -67,7 +70,12 @@ pub struct Exchange {
     reduction: Reduction,
     check_every: u64,
     schedule: Schedule,
+    /// Elements of the vector.
+    length: usize,
+    /// Of an uncompressed exchange one for no elements.
     encoder: Encoder,
+    /// Of an uncompressed exchange.
+    sums: Sums,
     sources: Sources,
     /// How many steps have been made.
     step: u64,
@@ -98,11 +106,12 @@ fn what_of(apply: Apply) -> &'static str {
 struct Concluded {
     report: Report,
     dropped: Vec<u64>,
-    heads: Option<Heads>,
+    /// All ranks' flags.
+    agreed: u8,
     updates: Vec<ExternalUpdate>,
     began: Instant,
-    /// Whether the encoder has given this replica's update.
-    encoded: bool,
+    /// Whether this replica gave an update.
+    gave: bool,
     /// Whether it counts as a step.
     counts: bool,
 }
@@ -124,7 +133,7 @@ impl Exchange {
     }
 
     /// This replica's encoder: what each threshold did, the places of the hits, percentiles of the residual, what the
-    /// policies remember.
+    /// policies remember. Of an [uncompressed](Builder::uncompressed) exchange it is one for no elements.
     pub fn encoder(&self) -> &Encoder {
         &self.encoder
     }
@@ -143,7 +152,7 @@ impl Exchange {
         self.step
     }
 
-    /// What this replica has not sent yet, by element.
+    /// What this replica has not sent yet, by element. Of an uncompressed exchange nothing: it sends everything.
     pub fn residual(&self) -> &[f32] {
         self.encoder.residual()
     }
@@ -250,7 +259,7 @@ impl Exchange {
     }
 
     fn check_length(&self, what: &'static str, found: usize) -> Result<(), Error> {
-        let expected = self.encoder.elements();
+        let expected = self.length;
         if found == expected {
             Ok(())
         } else {
@@ -268,6 +277,7 @@ impl Exchange {
             self.check_length("the update", found)?;
         }
         match self.schedule {
+            Schedule::Uncompressed(number) => self.step_uncompressed(number, update, target),
             Schedule::Lockstep => self.lockstep(update, target),
             //STREAM Schedule::Streamed => self.step_streamed(update, target),
             Schedule::Bypass(how) => self.step_bypassed(how, update, target),
@@ -291,7 +301,7 @@ impl Exchange {
         };
         let shared = Arc::clone(&self.shared);
         let engine = &mut *shared.engine();
-        let operation = Operation::new(kind, self.index, self.encoder.elements() as u64, 0);
+        let operation = Operation::new(kind, self.index, self.length as u64, 0);
         // What entering refuses has not happened: neither policies nor the momentum memory may have seen the update.
         let wait = shared.enter(engine, operation)?;
         let mut report = Report {
@@ -309,7 +319,7 @@ impl Exchange {
             None => Giving::Nothing,
             Some(update) => Giving::Update(&mut self.encoder, update),
         };
-        let updates = self.sources.poll(target.vector.elements());
+        let updates = self.sources.poll();
         let taking = Taking {
             stamp,
             reduction: self.reduction,
@@ -323,22 +333,27 @@ impl Exchange {
             port: Port::new(&shared, engine, wait),
         };
         let taking = run_lockstep(&shared, taking, giving, &updates)?;
-        let Taking {
-            report,
-            dropped,
-            heads,
-            ..
-        } = taking;
+        let (mut report, dropped, agreed) = taking.ended();
+        if update.is_some() {
+            self.note_encoded(&mut report)?;
+        }
         let concluded = Concluded {
             report,
             dropped,
-            heads,
+            agreed,
             updates,
             began,
-            encoded: update.is_some(),
+            gave: update.is_some(),
             counts: true,
         };
         self.conclude(engine, target, concluded)
+    }
+
+    /// Ends the encoder's step, and notes what it says of it.
+    fn note_encoded(&mut self, report: &mut Report) -> Result<(), Error> {
+        self.encoder.end().map_err(codec_error)?;
+        report.note(&self.encoder);
+        Ok(())
     }
 
     /// What follows when all records of a step have been taken.
@@ -351,18 +366,14 @@ impl Exchange {
         let Concluded {
             mut report,
             dropped,
-            heads,
+            agreed,
             updates,
             began,
-            encoded,
+            gave,
             counts,
         } = concluded;
-        engine.agreed |= heads.map_or(0, |heads| heads.agreed);
+        engine.agreed |= agreed;
         self.hash = None;
-        if encoded {
-            self.encoder.end().map_err(codec_error)?;
-            report.note(&self.encoder);
-        }
         if report.contributors == 0 {
             self.sources.give_back(updates);
         } else if counts {
@@ -374,9 +385,11 @@ impl Exchange {
             self.step += 1;
         }
         report.wait_ns = nanoseconds(began).saturating_sub(report.encode_ns + report.decode_ns);
-        self.shared.count(&report.counters(encoded));
+        self.shared.count(&report.counters(gave));
 
-        let total: u64 = dropped.iter().sum();
+        let total = dropped
+            .iter()
+            .fold(0_u64, |sum, count| sum.saturating_add(*count));
         match dropped.iter().position(|count| *count > 0) {
             None => Ok(report),
             Some(rank) => Err(Error::NonFinite {

@@ -29,6 +29,7 @@
 //! | text, 4, 8 each | its policy's kind; how many numbers that goes on from, and their bits as f64 |
 //! | 1 | whether it has made a step; if so: |
 //! | 2, 2, 8, 8, 1 (8) | upper halves of threshold and unit, hits, density, whether there is a mean, and the mean |
+//! | 8 | elements of the residual: none in an exchange without compression |
 //! | 4 each | the residual, then the velocity, if there is one |
 
 use super::Exchange;
@@ -75,7 +76,7 @@ impl Exchange {
         let elements = self.encoder.elements();
         let mut reader = Reader::begin(from, &self.name, KIND, VERSION)?;
         reader.expect_text("name of the exchange", &self.name)?;
-        reader.expect("elements", elements as u64)?;
+        reader.expect("elements", self.length as u64)?;
         let found = reader.u32("number of ranges")? as usize;
         if found != self.ranges.len() {
             return Err(reader.differs("number of ranges", self.ranges.len(), found));
@@ -102,6 +103,7 @@ impl Exchange {
         for own in self.encoder.scope_states() {
             scopes.push(read_scope(&mut reader, own.policy.kind)?);
         }
+        reader.expect("elements of the residual", elements as u64)?;
         reader.floats("the residual", elements, |start, piece| {
             check(&self.name, "element of the residual", start, piece)?;
             residual(start, piece)
@@ -190,7 +192,7 @@ impl State for Exchange {
         }
         let mut writer = Writer::begin(out, &self.name, KIND, VERSION)?;
         writer.text(&self.name)?;
-        writer.u64(self.encoder.elements() as u64)?;
+        writer.u64(self.length as u64)?;
         writer.count("ranges", self.ranges.len())?;
         for range in &self.ranges {
             writer.text(range)?;
@@ -203,6 +205,7 @@ impl State for Exchange {
         for scope in &scopes {
             write_scope(&mut writer, scope)?;
         }
+        writer.u64(residual.len() as u64)?;
         let mut room = [0.0; 1024];
         for piece in residual.chunks(room.len()) {
             // What the next step would make of it.

@@ -29,19 +29,6 @@ pub(super) struct Heads {
     pub(super) agreed: u8,
 }
 
-impl Heads {
-    /// Those of a world of one.
-    pub(super) fn alone(gives: bool, flags: u8) -> Self {
-        Self {
-            gives: vec![gives],
-            first: gives.then_some(0),
-            updates: vec![0],
-            inverse: 1.0,
-            agreed: flags,
-        }
-    }
-}
-
 /// A step under way, as far as it takes.
 pub(super) struct Taking<'a> {
     pub(super) stamp: Stamp,
@@ -70,6 +57,12 @@ impl Taking<'_> {
     /// The chunk that is visited as number `visit`.
     pub(super) fn chunk_at(&self, visit: u64) -> usize {
         visited(self.stamp.step, visit as usize, self.layout.len())
+    }
+
+    /// What all records came to: the report, by rank how many elements were not finite, and all ranks' flags.
+    pub(super) fn ended(self) -> (Report, Vec<u64>, u8) {
+        let agreed = self.heads.map_or(0, |heads| heads.agreed);
+        (self.report, self.dropped, agreed)
     }
 
     /// Looks at the first records of all ranks; nothing is applied before all of them have been seen, so that who gives

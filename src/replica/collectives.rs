@@ -1,8 +1,7 @@
-//! Barrier, broadcast, all_gather and all_reduce.
+//! Barrier, broadcast and all_gather.
 
 use super::error::Error;
 use super::inline::{INLINE_BYTES, read_value, write_value};
-use super::op::{Op, Value};
 use super::operation::{Kind, Operation, announced, has_come};
 use super::port::{Blocked, Port, run};
 use super::progress::Lists;
@@ -98,7 +97,11 @@ fn all_have_come(shared: &Shared, wait: &Wait<'_>) -> Result<(), Error> {
 }
 
 /// Refuses to go on where `rank`, which has come, came for something else.
-fn came_for_the_same(shared: &Shared, wait: &Wait<'_>, rank: usize) -> Result<(), Error> {
+pub(super) fn came_for_the_same(
+    shared: &Shared,
+    wait: &Wait<'_>,
+    rank: usize,
+) -> Result<(), Error> {
     match announced(shared.segment.rank(rank), wait.number) {
         Some(came) if came.identity == wait.operation.identity() => Ok(()),
         _ => Err(wait.mismatched(rank)),
@@ -274,6 +277,7 @@ fn gather_inline(
     write_value(
         &shared.segment.rank(shared.rank).inline[parity],
         wait.number,
+        (wait.operation.identity(), wait.flags),
         bytes,
     );
     shared.segment.bells().ring();
@@ -371,34 +375,4 @@ impl Blocked for Gather<'_> {
     fn blocked_by(&self) -> Option<usize> {
         Some(self.rank)
     }
-}
-
-/// Reduces `values` element by element over the ranks, in rank order.
-pub(crate) fn all_reduce<T: Value, O: Op<T>>(
-    shared: &Shared,
-    values: &mut [T],
-) -> Result<(), Error> {
-    let operation = Operation::new(Kind::AllReduce, T::NUMBER, values.len() as u64, O::NUMBER);
-    let engine = &mut *shared.engine();
-    let parts = gather(shared, engine, operation, bytemuck::cast_slice(values))?;
-    let wait = shared.wait(operation, engine.number);
-    for (rank, part) in parts.iter().enumerate() {
-        if part.len() != size_of_val(values) {
-            let (expected, found) = (size_of_val(values), part.len());
-            return Err(wait.protocol(rank, || {
-                format!("expected {expected} bytes of values, found {found}")
-            }));
-        }
-        let theirs = part
-            .chunks_exact(size_of::<T>())
-            .map(bytemuck::pod_read_unaligned::<T>);
-        for (value, other) in values.iter_mut().zip(theirs) {
-            *value = if rank == 0 {
-                other
-            } else {
-                O::combine(*value, other)
-            };
-        }
-    }
-    Ok(())
 }

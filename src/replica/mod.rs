@@ -1,5 +1,6 @@
 //! A replica of a run: joining, rank and world size, and what all replicas do together.
 
+mod all_reduce;
 mod cause;
 mod collectives;
 mod counters;
@@ -9,9 +10,11 @@ mod inline;
 mod join;
 pub mod op;
 mod operation;
+pub mod phases;
 pub(crate) mod port;
 pub mod progress;
 pub(crate) mod record;
+pub(crate) mod reduce;
 pub(crate) mod shared;
 pub(crate) mod wait;
 

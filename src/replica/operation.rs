@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     Streamed = 14,
     StreamedSum = 15,
     FlushSum = 16,
+    Uncompressed = 12,
+    UncompressedSum = 13,
 }
 
 impl Kind {
@@ -39,6 +41,8 @@ impl Kind {
             14 => Self::Streamed,
             15 => Self::StreamedSum,
             16 => Self::FlushSum,
+            12 => Self::Uncompressed,
+            13 => Self::UncompressedSum,
             _ => return None,
         })
     }
@@ -117,6 +121,16 @@ impl fmt::Display for Operation {
                     "flush of exchange {subject} onto a sum ({length} elements)"
                 )
             }
+            Kind::Uncompressed => {
+                write!(
+                    f,
+                    "uncompressed step of exchange {subject} ({length} elements)"
+                )
+            }
+            Kind::UncompressedSum => write!(
+                f,
+                "uncompressed all_reduce of exchange {subject} ({length} elements)"
+            ),
         }
     }
 }
@@ -196,7 +210,8 @@ mod tests {
     #[test]
     fn whatever_must_agree_changes_the_identity() {
         let mut seen = HashSet::new();
-        for kind in (0..=255).filter_map(Kind::from_u8) {
+        let kinds = || (0..=255).filter_map(Kind::from_u8);
+        for kind in kinds() {
             for subject in [0, 1, 255, 256, u16::MAX] {
                 for length in [0, 1, 2, 1 << 32, u64::MAX] {
                     for extra in [0, 1, 2, 1 << 40] {
@@ -205,7 +220,6 @@ mod tests {
                 }
             }
         }
-        let kinds = (0..=255).filter_map(Kind::from_u8).count();
-        assert_eq!(seen.len(), kinds * 5 * 5 * 4);
+        assert_eq!(seen.len(), kinds().count() * 5 * 5 * 4);
     }
 }

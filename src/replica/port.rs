@@ -6,7 +6,7 @@ use super::record::Record;
 use super::shared::{Engine, Shared};
 use super::wait::{Look, Wait};
 use crate::shm::crash::{self, Point};
-use crate::shm::ring::{Consumer, Producer, ReadGrant, Refused};
+use crate::shm::ring::{Consumer, Producer, ReadGrant, Refused, WriteGrant};
 
 /// One operation's access to the rings.
 pub(crate) struct Port<'a> {
@@ -43,6 +43,19 @@ impl<'a> Port<'a> {
 
     /// Publishes one frame if it fits now. `record` gets this operation's number and identity and this rank.
     pub(crate) fn publish(&mut self, record: Record, payload: &[u8]) -> Result<bool, Error> {
+        self.publish_with(record, payload.len(), |frame| {
+            let whole = frame.write(0, payload);
+            debug_assert!(whole, "it was reserved for this payload");
+        })
+    }
+
+    /// As [`publish`](Self::publish); `fill` writes the payload's `length` bytes into the frame, if it fits.
+    pub(crate) fn publish_with(
+        &mut self,
+        record: Record,
+        length: usize,
+        fill: impl FnOnce(&mut WriteGrant<'_, '_>),
+    ) -> Result<bool, Error> {
         self.shared.check_poison(&self.wait)?;
         let record = Record {
             agreement: self.wait.flags,
@@ -52,10 +65,9 @@ impl<'a> Port<'a> {
             ..record
         };
         let ring = self.shared.segment.ring(self.shared.rank);
-        let refused = match ring.reserve(self.producer, payload.len()) {
+        let refused = match ring.reserve(self.producer, length) {
             Ok(mut grant) => {
-                let whole = grant.write(0, payload);
-                debug_assert!(whole, "it was reserved for this payload");
+                fill(&mut grant);
                 grant.commit(record.into_header());
                 crash::point(Point::TailStored);
                 self.shared.segment.bells().ring();
@@ -68,7 +80,7 @@ impl<'a> Port<'a> {
             Refused::TooLarge { max } => Err(Error::Length {
                 what: "a frame",
                 expected: max,
-                found: payload.len(),
+                found: length,
             }),
             Refused::Corrupt { consumer, why } => {
                 Err(self.wait.protocol(consumer, || why.to_string()))
@@ -132,6 +144,18 @@ impl<'a> Taken<'a> {
         grant.release();
         shared.segment.bells().ring();
         payload
+    }
+
+    /// Copies the payload's bytes from `offset` on to `into`. False, and nothing is read, if they do not reach that far.
+    #[must_use = "bytes outside of the payload are not read"]
+    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> bool {
+        self.grant.read(offset, into)
+    }
+
+    /// Gives the frame back to its producer.
+    pub(crate) fn give_back(self) {
+        self.grant.release();
+        self.shared.segment.bells().ring();
     }
 }
 

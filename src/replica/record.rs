@@ -15,6 +15,10 @@ pub(crate) enum RecordKind {
     Gather = 3,
     /// A chunk of an external update.
     External = 4,
+    /// A rank's values of a chunk that is reduced.
+    Reduce = 5,
+    /// A rank's reduced slice of a chunk.
+    Reduced = 6,
 }
 
 /// The header of a frame. Offsets in bytes; little-endian. The ring fills in `magic`, `version`, `length` and `crc`.

@@ -26,6 +26,8 @@ pub(crate) struct Engine {
     pub(crate) consumers: Vec<Consumer>,
     /// A private copy of the payload being taken: peers may write the ring's bytes, nobody writes these.
     pub(crate) payload: Vec<u8>,
+    /// Private memory for what the ranks before this one gave to a reduction.
+    pub(crate) lower: Vec<u64>,
     /// An entered barrier that has not been waited for.
     pub(crate) open: Option<(Ticket, u64)>,
     /// How many exchanges have been made.
@@ -67,6 +69,7 @@ impl Shared {
             producer: Producer::default(),
             consumers: (0..world_size).map(|_| Consumer::at(rank, 0)).collect(),
             payload: Vec::new(),
+            lower: Vec::new(),
             open: None,
             exchanges: 0,
             step_open: false,

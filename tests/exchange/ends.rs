@@ -22,7 +22,7 @@ fn dyadic(rank: usize, step: usize, length: usize) -> Vec<f32> {
         .collect()
 }
 
-pub fn replica(case: &str, replica: &Replica) -> bool {
+pub(super) fn replica(case: &str, replica: &Replica) -> bool {
     match case {
         "finish epochs" => finish_epochs(replica),
         "finish epochs with" => finish_epochs_with(replica),

@@ -21,15 +21,14 @@ mod sources;
 mod sum;
 mod update;
 
+pub(super) use pass::{Pass, apply_here};
+pub(super) use sources::Sources;
+
 pub use client::SocketClient;
 pub use error::{FrameError, SourceError};
 pub use queue::{DEFAULT_LIMIT, QueueSender, QueueSource, queue};
 pub use socket::{SocketOptions, SocketSource};
-pub use sources::SourceStatus;
 pub use update::ExternalUpdate;
-
-pub(super) use pass::{Pass, apply_here};
-pub(super) use sources::Sources;
 
 /// Where external updates come from.
 pub trait UpdateSource: Send {
@@ -40,7 +39,7 @@ pub trait UpdateSource: Send {
     /// anything to come.
     ///
     /// # Errors
-    /// [`SourceError`] when it can give nothing; it is asked again before the next step.
+    /// [`SourceError`] when no more will come.
     fn poll(&mut self) -> Result<Option<ExternalUpdate>, SourceError>;
 
     /// Takes back what [`poll`](Self::poll) gave and no step could use: it comes first again.

@@ -1,7 +1,6 @@
 //! The second pass of a step: external updates, after the last chunk of all ranks, in one order everywhere.
 //!
-//! By rank, by number, by visit. An update's chunk is one record of hits, or as many dense ones as it has blocks: the
-//! format of the first one says which.
+//! By rank, by number, by visit. An update's chunk is one record of hits, or as many dense ones as it has blocks.
 
 use super::ExternalUpdate;
 use crate::codec::{
@@ -160,7 +159,8 @@ impl<'a> Pass<'a> {
         let fits = taking.port.publish(record, &self.payload)?;
         if fits {
             taking.report.bytes += (size_of::<Record>() + self.payload.len()) as u64;
-            let dense = Format::try_from(record.format).is_ok_and(|it| it.dense().is_some());
+            let dense =
+                Format::try_from(record.format).is_ok_and(|format| format.dense().is_some());
             self.publishing = self
                 .publishing
                 .after(taking.chunks(), elements.len(), dense);
@@ -266,11 +266,12 @@ pub(in crate::exchange) fn apply_here(
     for update in updates {
         for visit in 0..layout.len() {
             let chunk = &layout[visited(step, visit, layout.len())].elements;
-            let mut piece = 0;
-            loop {
+            let mut place = Place::default();
+            while place.update == 0 && place.visit == 0 {
                 payload.clear();
-                let (format, hits, value) = update.chunk_record(chunk, piece, &mut payload);
-                let elements = piece_of(chunk, piece, format.dense().is_some());
+                let (format, hits, value) = update.chunk_record(chunk, place.piece, &mut payload);
+                let dense = format.dense().is_some();
+                let elements = piece_of(chunk, place.piece, dense);
                 let message = Message {
                     format,
                     hits,
@@ -279,10 +280,7 @@ pub(in crate::exchange) fn apply_here(
                 };
                 let applied = path.apply_at(&message, canon(value), apply, target, elements.start);
                 report.parameters_not_finite += u64::from(own(applied)?.not_finite);
-                if elements.end == chunk.end {
-                    break;
-                }
-                piece += 1;
+                place = place.after(1, chunk.len(), dense);
             }
         }
         report.external_updates += 1;

@@ -1,7 +1,8 @@
 //! The sources that are attached at this replica.
 
 use super::{ExternalUpdate, SourceCounts, SourceError, UpdateSource};
-use crate::exchange::{Exchange, config::invalid};
+use crate::exchange::Exchange;
+use crate::exchange::config::Schedule;
 use crate::replica::Error;
 
 /// Sources, by number.
@@ -14,39 +15,33 @@ pub(in crate::exchange) struct Sources {
 
 struct Attached {
     source: Box<dyn UpdateSource>,
-    /// Why it gave nothing when it was asked last.
-    error: Option<SourceError>,
-}
-
-/// How a source of an exchange is doing.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct SourceStatus<'a> {
-    /// What it has done since it was made.
-    pub counts: SourceCounts,
-    /// Why it gave nothing when it was asked last, if that was an error.
-    pub error: Option<&'a SourceError>,
+    /// Why no more will come from it.
+    ended: Option<SourceError>,
 }
 
 impl Sources {
-    /// What waits, at most one update a source, each of so many elements.
-    pub(in crate::exchange) fn poll(&mut self, elements: usize) -> Vec<ExternalUpdate> {
+    /// What waits, at most one update a source.
+    pub(in crate::exchange) fn poll(&mut self) -> Vec<ExternalUpdate> {
         self.polled.clear();
         let mut updates = Vec::new();
-        for (number, Attached { source, error }) in self.all.iter_mut().enumerate() {
-            *error = match source.poll() {
-                Ok(None) => None,
-                Ok(Some(update)) if update.elements() == elements => {
+        for (number, attached) in self.all.iter_mut().enumerate() {
+            if attached.ended.is_some() {
+                continue;
+            }
+            match attached.source.poll() {
+                Ok(None) => {}
+                Ok(Some(update)) if update.elements() != attached.source.elements() => {
+                    attached.ended = Some(SourceError::Length {
+                        expected: attached.source.elements(),
+                        found: update.elements(),
+                    });
+                }
+                Ok(Some(update)) => {
                     self.polled.push(number);
                     updates.push(update);
-                    None
                 }
-                Ok(Some(update)) => Some(SourceError::Length {
-                    expected: elements,
-                    found: update.elements(),
-                }),
-                Err(error) => Some(error),
-            };
+                Err(error) => attached.ended = Some(error),
+            }
         }
         updates
     }
@@ -60,50 +55,46 @@ impl Sources {
 }
 
 impl Exchange {
-    /// Attaches a source of external updates at this replica: before each step it is asked what has come, and that is
-    /// applied at all replicas in the same place, behind all that they gave, scaled as theirs. Local; any replica may have
-    /// any number of sources, and each needs to be attached at one only.
+    /// Attaches a source of external updates at this replica alone. It is asked before each step, without waiting; what it
+    /// has goes out behind the last chunk of all ranks, and every replica applies it in that place: subtracted from the
+    /// parameters or added to the sum, divided as updates are, not counted among those who give data. In a step in which
+    /// nobody gives data it waits. A replica without data passes updates on too.
     ///
-    /// What a source has is kept while nobody gives data. An error of a source stops no step: it gives nothing then, and
-    /// [`sources`](Self::sources) says why. What waits in a source is no part of the exchange's
-    /// [`State`](crate::checkpoint::State).
-    ///
-    /// ```
-    /// use gradring::exchange::external::{ExternalUpdate, queue};
-    /// use gradring::{Exchange, Replica};
-    ///
-    /// let replica = Replica::join()?;
-    /// let mut parameters = vec![0.0_f32; 100];
-    /// let mut exchange = Exchange::builder(parameters.len()).build(&replica)?;
-    /// let (sender, source) = queue(parameters.len(), 32);
-    /// exchange.attach(source)?;
-    /// sender.send(ExternalUpdate::hits(100, 0.5, [(7, false), (9, true)])?)?;
-    /// let report = exchange.step(Some(&[0.0; 100]), &mut parameters)?;
-    /// assert_eq!(report.external_updates, 1);
-    /// assert_eq!(parameters[6..10], [0.0, -0.5, 0.0, 0.5]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// Its number, by which [`sources`](Self::sources) lists it. Source: Deeplearning4j's external source and its tail.
     ///
     /// # Errors
-    /// [`Error::Length`] if its updates have another length than the exchange's; [`Error::Invalid`] beyond 65,535 sources.
-    pub fn attach(&mut self, source: impl UpdateSource + 'static) -> Result<(), Error> {
-        self.check_length("an update of the source", source.elements())?;
-        let count = self.sources.all.len();
-        if count == usize::from(u16::MAX) {
-            return Err(invalid("sources of an exchange", "at most 65,535", count));
+    /// [`Error::Length`] for a source of another length; [`Error::Invalid`] for an exchange whose steps have no second pass
+    /// (asynchronous, uncompressed), or too many sources. Local.
+    pub fn attach(&mut self, source: impl UpdateSource + 'static) -> Result<usize, Error> {
+        self.check_length("an external source", source.elements())?;
+        match self.schedule {
+            Schedule::Lockstep | Schedule::Bypass(_) => {}
+            other => {
+                return Err(Error::Invalid {
+                    what: "schedule of an exchange with external updates",
+                    expected: "lockstep, streamed or a bypass".into(),
+                    found: format!("{other:?}"),
+                });
+            }
+        }
+        let number = self.sources.all.len();
+        if number == usize::from(u16::MAX) {
+            return Err(Error::Invalid {
+                what: "sources of an exchange",
+                expected: "at most 65,535".into(),
+                found: number.to_string(),
+            });
         }
         self.sources.all.push(Attached {
             source: Box::new(source),
-            error: None,
+            ended: None,
         });
-        Ok(())
+        Ok(number)
     }
 
-    /// How the sources that are attached here are doing, in the order in which they were.
-    pub fn sources(&self) -> impl ExactSizeIterator<Item = SourceStatus<'_>> {
-        self.sources.all.iter().map(|attached| SourceStatus {
-            counts: attached.source.counts(),
-            error: attached.error.as_ref(),
-        })
+    /// What each source that is attached here has done so far, and why no more will come from it, if so.
+    pub fn sources(&self) -> impl ExactSizeIterator<Item = (SourceCounts, Option<&SourceError>)> {
+        let all = self.sources.all.iter();
+        all.map(|attached| (attached.source.counts(), attached.ended.as_ref()))
     }
 }
