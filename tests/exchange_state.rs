@@ -479,6 +479,46 @@ fn a_state_of_another_exchange_is_refused_with_what_differs() {
 }
 
 #[test]
+fn an_exchange_without_compression_keeps_its_steps_and_its_hash() {
+    let make = || {
+        let replica = Replica::join().expect("joins alone");
+        let builder = Exchange::builder(6).uncompressed(Dense::F32).check_every(3);
+        builder.build(&replica).expect("alone")
+    };
+    let mut exchange = make();
+    let mut parameters = [0.0_f32; 6];
+    for _ in 0..3 {
+        exchange
+            .step(Some(&[0.5; 6]), &mut parameters)
+            .expect("steps");
+    }
+    let bytes = saved(&exchange);
+    assert!(bytes.len() < 150, "{} bytes", bytes.len());
+    let mut again = make();
+    again.load(&mut &bytes[..]).expect("its own");
+    assert_eq!(again.steps(), 3);
+    assert!(saved(&again) == bytes);
+    let old = [bytes.clone(), bytes.clone()];
+    let mut merged = make();
+    merge(&mut merged, &old, 0, 1).expect("of one moment");
+    assert!(saved(&merged) == bytes);
+    for range in [
+        NamedRange::dense("model", 6, Dense::F32),
+        NamedRange::compressed("model", 6),
+    ] {
+        let replica = Replica::join().expect("joins alone");
+        let other = Exchange::builder(6).ranges([range]).build(&replica);
+        let mut other = other.expect("alone");
+        let error = other.load(&mut &bytes[..]).expect_err("it compresses");
+        assert!(matches!(error, StateError::Differs { .. }), "{error}");
+        let error = again
+            .load(&mut &saved(&other)[..])
+            .expect_err("it does not compress");
+        assert!(matches!(error, StateError::Differs { .. }), "{error}");
+    }
+}
+
+#[test]
 fn states_of_different_moments_are_not_merged() {
     let updates = |_: usize| vec![0.25; 8];
     let mut two = run(2, 2, || alone(8, None), updates);
@@ -547,6 +587,28 @@ fn residuals_whose_sum_is_infinite_are_refused() {
         "{error}"
     );
     assert!(saved(&new) == before);
+}
+
+#[test]
+fn a_residual_that_a_trainer_writes_is_saved_as_the_next_step_finds_it() {
+    let mut exchange = alone(4, None);
+    exchange
+        .residual_mut()
+        .copy_from_slice(&[0.5, -0.0, 1e-40, -0.25]);
+    let bytes = saved(&exchange);
+    let mut again = alone(4, None);
+    again.load(&mut &bytes[..]).expect("its own");
+    assert_eq!(bits(again.residual()), bits(&[0.5, 0.0, 0.0, -0.25]));
+    exchange.residual_mut()[2] = f32::INFINITY;
+    let error = exchange.save(&mut Vec::new()).expect_err("no number");
+    assert!(matches!(error, StateError::Number { at: 2, .. }), "{error}");
+    // The next step says so too, and then it can be saved.
+    let mut parameters = [0.0; 4];
+    let error = exchange
+        .step(Some(&gradring::InResidual), &mut parameters)
+        .expect_err("not finite");
+    assert!(matches!(error, Error::NonFinite { .. }), "{error}");
+    saved(&exchange);
 }
 
 #[test]

@@ -36,9 +36,12 @@ fn some(random: &mut Random, elements: usize) -> ExternalUpdate {
     }
     let density = random.one_of(&[0.001, 0.01, 0.3]);
     let value = random.one_of(&[0.1, 0.37, 2.0]);
-    let hits: Vec<(usize, bool)> = (0..elements)
-        .filter_map(|i| random.happens(density).then(|| (i, random.coin())))
-        .collect();
+    let mut hits = Vec::new();
+    for i in 0..elements {
+        if random.happens(density) {
+            hits.push((i, random.coin()));
+        }
+    }
     ExternalUpdate::hits(elements, value, hits).expect("ascending")
 }
 

@@ -8,6 +8,9 @@
 //! With M replicas instead of N the residual of old rank i is added to that of new rank i mod M, in order of i: their sum
 //! is kept (exactly, where the numbers allow), and nothing of it is applied. Each velocity becomes the mean of all old
 //! ones, so that the mean motion goes on: a sum would multiply it, and a part of them would forget some replicas' data.
+//! A residual in which a trainer accumulates between steps is saved as the next step would find it; one that is not finite
+//! is refused, as that step would report it.
+//!
 //! Policies go on from one state that all of them are merged into ([`Encoder::merge_scopes`]).
 //!
 //! # The bytes
@@ -26,6 +29,7 @@
 //! | text, 4, 8 each | its policy's kind; how many numbers that goes on from, and their bits as f64 |
 //! | 1 | whether it has made a step; if so: |
 //! | 2, 2, 8, 8, 1 (8) | upper halves of threshold and unit, hits, density, whether there is a mean, and the mean |
+//! | 8 | elements of the residual: none in an exchange without compression |
 //! | 4 each | the residual, then the velocity, if there is one |
 
 use super::Exchange;
@@ -99,6 +103,7 @@ impl Exchange {
         for own in self.encoder.scope_states() {
             scopes.push(read_scope(&mut reader, own.policy.kind)?);
         }
+        reader.expect("elements of the residual", elements as u64)?;
         reader.floats("the residual", elements, |start, piece| {
             check(&self.name, "element of the residual", start, piece)?;
             residual(start, piece)
@@ -174,6 +179,17 @@ impl State for Exchange {
 
     fn save(&self, out: &mut dyn Write) -> Result<(), StateError> {
         self.is_between_steps()?;
+        let residual = self.encoder.residual();
+        // A trainer may have written it since the last step. The next one would tell all replicas of such an element.
+        if let Some(at) = residual.iter().position(|r| !r.is_finite()) {
+            return Err(StateError::Number {
+                state: self.name.clone(),
+                what: "element of the residual",
+                at,
+                expected: "a finite number",
+                found: residual[at],
+            });
+        }
         let mut writer = Writer::begin(out, &self.name, KIND, VERSION)?;
         writer.text(&self.name)?;
         writer.u64(self.length as u64)?;
@@ -189,7 +205,15 @@ impl State for Exchange {
         for scope in &scopes {
             write_scope(&mut writer, scope)?;
         }
-        writer.floats(self.encoder.residual())?;
+        writer.u64(residual.len() as u64)?;
+        let mut room = [0.0; 1024];
+        for piece in residual.chunks(room.len()) {
+            // What the next step would make of it.
+            for (canonical, r) in room.iter_mut().zip(piece) {
+                *canonical = canon(*r);
+            }
+            writer.floats(&room[..piece.len()])?;
+        }
         writer.floats(self.encoder.velocity().unwrap_or_default())?;
         writer.finish()
     }

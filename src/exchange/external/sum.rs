@@ -73,7 +73,8 @@ fn merged(sum: &ExternalUpdate, other: &ExternalUpdate) -> (Vec<(usize, f32)>, u
                 our
             }
             (Some(our), Some(their)) if our.0 == their.0 => {
-                (ours.next(), theirs.next());
+                ours.next();
+                theirs.next();
                 let (sum, is_finite) = added(our.1, their.1);
                 left_out += u64::from(!is_finite);
                 (our.0, sum)
