@@ -91,6 +91,7 @@ impl Uncompressed {
             lanes: self.lanes,
             sums: &mut self.sums,
             asked,
+            scattered: cut.is_scattered(),
             scale: 1.0,
             agreed: 0,
             dropped: vec![0; shared.world_size],
@@ -130,6 +131,8 @@ struct Summing<'a> {
     lanes: Lanes,
     sums: &'a mut [Vec<f32>; 2],
     asked: Asked<'a>,
+    /// Whether this rank folds a slice of each chunk only.
+    scattered: bool,
     /// What a sum counts: 1, or 1 / how many gave data.
     scale: f32,
     /// All ranks' flags.
@@ -142,14 +145,15 @@ struct Summing<'a> {
 }
 
 impl Summing<'_> {
+    /// Which memory a chunk's sum has.
+    fn place(&self, chunk: u64) -> usize {
+        usize::from(self.scattered && chunk % 2 == 1)
+    }
+
     /// The memory of a chunk's sum.
     fn sum(&mut self, chunk: u64, length: usize) -> &mut [f32] {
-        let at = if self.sums[1].is_empty() {
-            0
-        } else {
-            chunk % 2
-        };
-        &mut self.sums[at as usize][..length]
+        let at = self.place(chunk);
+        &mut self.sums[at][..length]
     }
 
     /// A finished sum onto its elements.
@@ -165,12 +169,7 @@ impl Summing<'_> {
 
     /// This rank's own sum of a chunk onto its elements.
     fn apply_own(&mut self, chunk: u64, elements: Range<usize>) {
-        let at = if self.sums[1].is_empty() {
-            0
-        } else {
-            chunk % 2
-        };
-        let sum = &self.sums[at as usize][..elements.len()];
+        let sum = &self.sums[self.place(chunk)][..elements.len()];
         let target = &mut self.asked.target[elements];
         let met = Self::apply(self.lanes, self.asked.apply, self.scale, sum, target);
         self.report.parameters_not_finite += met;
@@ -284,7 +283,12 @@ impl Work for Summing<'_> {
             return;
         };
         let start = Instant::now();
-        match (self.number, update.slice(elements)) {
+        let values = update.slice(elements);
+        if self.scattered {
+            // The one slice that this rank has sent to nobody but itself.
+            self.note(values);
+        }
+        match (self.number, values) {
             (Dense::F32, Values::F32(values)) => self.add(turn, 0, values),
             (Dense::F32, values) => in_pieces(values, |at, piece| self.add(turn, at, piece)),
             (Dense::Bf16, values) => in_pieces(values, |at, piece| {
