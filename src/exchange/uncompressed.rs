@@ -89,6 +89,7 @@ impl Exchange {
             lanes: Lanes::of(self.encoder.path()),
             sums: &mut self.sums,
             asked,
+            scattered: cut.is_scattered(),
             scale: 1.0,
             agreed: 0,
             dropped: vec![0; shared.world_size],
@@ -139,6 +140,8 @@ struct Summing<'a> {
     lanes: Lanes,
     sums: &'a mut [Vec<f32>; 2],
     asked: Asked<'a>,
+    /// Whether this rank folds a slice of each chunk only.
+    scattered: bool,
     /// What a sum counts: 1, or 1 / how many gave data.
     scale: f32,
     /// All ranks' flags.
@@ -151,14 +154,15 @@ struct Summing<'a> {
 }
 
 impl Summing<'_> {
+    /// Which memory a chunk's sum has.
+    fn place(&self, chunk: u64) -> usize {
+        usize::from(self.scattered && chunk % 2 == 1)
+    }
+
     /// The memory of a chunk's sum.
     fn sum(&mut self, chunk: u64, length: usize) -> &mut [f32] {
-        let at = if self.sums[1].is_empty() {
-            0
-        } else {
-            chunk % 2
-        };
-        &mut self.sums[at as usize][..length]
+        let at = self.place(chunk);
+        &mut self.sums[at][..length]
     }
 
     /// A finished sum onto elements.
@@ -174,12 +178,7 @@ impl Summing<'_> {
 
     /// This rank's own sum of a chunk onto its elements.
     fn apply_own(&mut self, chunk: u64, elements: Range<usize>) {
-        let at = if self.sums[1].is_empty() {
-            0
-        } else {
-            chunk % 2
-        };
-        let mut sum = &self.sums[at as usize][..elements.len()];
+        let mut sum = &self.sums[self.place(chunk)][..elements.len()];
         let (lanes, apply, scale) = (self.lanes, self.asked.apply, self.scale);
         let mut met = 0;
         self.asked.target.each(elements, &mut |part| {
@@ -301,6 +300,10 @@ impl Work for Summing<'_> {
             return;
         };
         let start = Instant::now();
+        if self.scattered {
+            // The one slice that this rank has sent to nobody but itself.
+            update.each(elements.clone(), &mut |_, values| self.note(values));
+        }
         update.each(elements, &mut |start, values| match (self.number, values) {
             (Dense::F32, Values::F32(values)) => self.add(turn, start, values),
             (Dense::F32, values) => in_pieces(values, |at, piece| {

@@ -219,7 +219,9 @@ impl<'a, W: Work> Reduction<'a, W> {
                     return;
                 }
             }
-            let contributes = matches!(self.phases.item(self.taken), Item::Contribution(_));
+            // Everybody's first record has been looked at, and must be given back.
+            let contributes =
+                self.taken > 0 && matches!(self.phases.item(self.taken), Item::Contribution(_));
             if !contributes || gives[self.rank] {
                 return;
             }
