@@ -15,6 +15,10 @@ mod crash;
 mod end;
 #[path = "loom/join.rs"]
 mod join;
+#[path = "loom/left.rs"]
+mod left;
+#[path = "loom/pace.rs"]
+mod pace;
 #[path = "loom/padding.rs"]
 mod padding;
 #[path = "loom/poison.rs"]
