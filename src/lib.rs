@@ -3,6 +3,8 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("gradring's engine needs Linux: futexes, robust lists and /dev/shm");
 
+#[cfg(not(loom))]
+pub mod checkpoint;
 pub mod codec;
 #[cfg(not(loom))]
 pub mod exchange;
@@ -15,6 +17,7 @@ pub mod shm;
 /// What of the replica's code the loom models run.
 #[cfg(loom)]
 pub mod replica {
+    pub mod phases;
     pub mod progress;
 }
 
@@ -26,7 +29,9 @@ pub use codec::{
     Update,
 };
 #[cfg(not(loom))]
-pub use exchange::{Exchange, Reduction, Report, parameter_hash};
+pub use exchange::{
+    Asynchronous, Bypass, EpochEnd, Exchange, Reduction, Report, SettleReport, parameter_hash,
+};
 #[cfg(not(loom))]
 pub use launch::Launch;
 #[cfg(not(loom))]

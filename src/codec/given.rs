@@ -2,6 +2,7 @@
 
 use super::values::Values;
 use half::{bf16, f16};
+use std::ops::Range;
 
 /// An update as its trainer has it.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +29,23 @@ impl<'a> Given<'a> {
                     .fold(0usize, |sum, part| sum.saturating_add(part.len())),
             ),
             Given::InResidual => None,
+        }
+    }
+
+    /// Calls `with` for the slices that hold `elements`, in order, with how many elements have come before.
+    pub(crate) fn each(self, elements: Range<usize>, with: &mut dyn FnMut(usize, Values<'a>)) {
+        let mut cursor = self.cursor();
+        cursor.skip(elements.start);
+        let mut done = 0;
+        while done < elements.len() {
+            let Piece::Values(values) = cursor.some(elements.len() - done) else {
+                return;
+            };
+            if values.is_empty() {
+                return;
+            }
+            with(done, values);
+            done += values.len();
         }
     }
 

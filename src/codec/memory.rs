@@ -142,6 +142,14 @@ impl Velocity {
         Given::Slice(Values::F32(&self.velocity))
     }
 
+    pub(super) fn velocity(&self) -> &[f32] {
+        &self.velocity
+    }
+
+    pub(super) fn velocity_mut(&mut self) -> &mut [f32] {
+        &mut self.velocity
+    }
+
     /// Starts an element anew.
     pub(super) fn mask(&mut self, element: usize) {
         self.velocity[element] = 0.0;
@@ -149,7 +157,7 @@ impl Velocity {
 }
 
 /// Calls `with` for at most [`SINGLES`] elements at a time, as f32.
-fn pieces(elements: usize, gradient: Given<'_>, mut with: impl FnMut(&[f32])) {
+pub(crate) fn pieces(elements: usize, gradient: Given<'_>, mut with: impl FnMut(&[f32])) {
     let (mut cursor, mut left) = (gradient.cursor(), elements);
     let (mut singles, mut room) = ([0f32; SINGLES], Room::default());
     while left > 0 {

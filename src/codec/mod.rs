@@ -73,12 +73,14 @@ pub use encoder::{
     Encoder, EncoderBuilder, EncoderError, MOST_THREADS, Message, ScopeState, ScopeStateError,
 };
 pub use format::{DecodeError, Format, Record, UnknownFormat, payload_len};
+pub(crate) use format::{bitmap_len, sparse_len};
 pub use given::{Given, InResidual, Update};
+pub(crate) use memory::pieces;
 pub use memory::{MemoryError, MomentumMemory};
 pub use parameters::Parameters;
 pub use post::{Clipping, ClippingError, PostInput, PostProcessor};
 pub use ranges::NamedRange;
-pub(crate) use ranges::{Chunk, ChunkCoding, visited};
+pub(crate) use ranges::{Chunk, ChunkCoding, in_dense_chunks, visited};
 pub use residual::{Residual, ResidualError};
 pub use stats::{ResidualPercentiles, ScopeStats, StepStats};
 pub use values::Values;

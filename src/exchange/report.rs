@@ -1,6 +1,8 @@
 //! What a step tells its trainer.
 
+use super::SettleReport;
 use crate::codec::{Encoder, Unit};
+use crate::replica::Counters;
 
 /// One step of one replica, in numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -9,7 +11,7 @@ pub struct Report {
     /// Which step of the exchange, counted from 0.
     pub step: u64,
     /// How many replicas gave data. 0: nobody did, the epoch has ended everywhere, nothing was changed, and the step
-    /// does not count.
+    /// does not count. Of an asynchronous step the world size, by which a mean is divided.
     pub contributors: usize,
     /// Threshold of this replica's message; 0 without data. Where ranges have thresholds of their own this is the first;
     /// [`Encoder::scopes`] tells all.
@@ -42,12 +44,26 @@ pub struct Report {
     /// Hits and dense values, of all replicas, that met a parameter that is not finite; it is left as it is. Others that
     /// are not finite and that nothing met are not counted.
     pub parameters_not_finite: u64,
+    /// External updates that were applied, of all replicas' sources.
+    pub external_updates: u64,
     /// Nanoseconds in choosing the threshold and in encoding.
     pub encode_ns: u64,
     /// Nanoseconds in applying all replicas' messages.
     pub decode_ns: u64,
     /// Nanoseconds in everything else: waiting, mostly.
     pub wait_ns: u64,
+    /// Asynchronous: how many steps this replica was ahead of the slowest one that was stepping, when it began.
+    pub lag: u64,
+    /// Asynchronous: 1 if it had to wait, because it was too far ahead.
+    pub lag_waits: u64,
+    /// Asynchronous: nanoseconds of that wait; also in `wait_ns`, but for what was applied meanwhile.
+    pub lag_ns: u64,
+    /// Asynchronous: chunks for which this replica's ring had no room, and which were only added to the residual.
+    pub accumulated_chunks: u64,
+    /// Asynchronous: records of other replicas that were applied.
+    pub applied_records: u64,
+    /// Asynchronous: the settle that this step ended with, if it did.
+    pub settled: Option<SettleReport>,
 }
 
 impl Report {
@@ -67,6 +83,23 @@ impl Report {
         self.residual_l1 = stats.residual_l1;
         self.clipped = stats.clipped;
         self.dropped = stats.dropped;
+    }
+
+    /// What the segment's counters hear of the step.
+    pub(super) fn counters(&self, gave: bool) -> Counters {
+        Counters {
+            steps: 1,
+            updates: u64::from(gave),
+            hits: self.hits,
+            bytes: self.bytes,
+            dropped: self.dropped,
+            encode_ns: self.encode_ns,
+            decode_ns: self.decode_ns,
+            wait_ns: self.wait_ns,
+            density: self.density,
+            threshold: self.threshold,
+            residual_l1: self.residual_l1,
+        }
     }
 
     /// Whether no replica gave data: the same on all replicas after the same step.

@@ -180,9 +180,24 @@ pub enum Error {
         /// What was asked for.
         found: String,
     },
+    /// A replica has made asynchronous steps since the last [`settle`](crate::Exchange::settle), and this operation needs
+    /// the rings that they use. Local (the operation has not happened, and nobody else hears of it), but agreed where it is
+    /// an all_gather, all_reduce or check.
+    #[error(
+        "rank {rank} has made asynchronous steps since the last settle; settle before {operation}"
+    )]
+    Unsettled {
+        /// The lowest such rank that was seen, this one first.
+        rank: usize,
+        /// What was asked for.
+        operation: Operation,
+    },
     /// A barrier was entered and not yet finished. Local.
     #[error("a barrier ticket of this replica is still open")]
     TicketOpen,
+    /// A step in parts has begun and is not finished: it owns the replica. Local.
+    #[error("a step in parts of this replica is still open")]
+    StepOpen,
 }
 
 impl Error {
@@ -196,6 +211,8 @@ impl Error {
                 | Self::Length { .. }
                 | Self::Invalid { .. }
                 | Self::TicketOpen
+                | Self::StepOpen
+                | Self::Unsettled { .. }
         )
     }
 }

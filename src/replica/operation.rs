@@ -17,6 +17,15 @@ pub(crate) enum Kind {
     Step = 7,
     StepSum = 8,
     Check = 9,
+    Flush = 10,
+    Streamed = 14,
+    StreamedSum = 15,
+    FlushSum = 16,
+    Uncompressed = 12,
+    UncompressedSum = 13,
+    Settle = 11,
+    /// No operation: what a replica waits for between two of them. Never announced.
+    AsynchronousStep = 17,
 }
 
 impl Kind {
@@ -31,6 +40,14 @@ impl Kind {
             7 => Self::Step,
             8 => Self::StepSum,
             9 => Self::Check,
+            10 => Self::Flush,
+            14 => Self::Streamed,
+            15 => Self::StreamedSum,
+            16 => Self::FlushSum,
+            12 => Self::Uncompressed,
+            13 => Self::UncompressedSum,
+            11 => Self::Settle,
+            17 => Self::AsynchronousStep,
             _ => return None,
         })
     }
@@ -95,6 +112,38 @@ impl fmt::Display for Operation {
             Kind::Step => write!(f, "step of exchange {subject} ({length} elements)"),
             Kind::StepSum => write!(f, "all_reduce of exchange {subject} ({length} elements)"),
             Kind::Check => write!(f, "check of exchange {subject} ({length} elements)"),
+            Kind::Flush => write!(f, "flush of exchange {subject} ({length} elements)"),
+            Kind::Streamed => write!(f, "streamed step of exchange {subject} ({length} elements)"),
+            Kind::StreamedSum => {
+                write!(
+                    f,
+                    "streamed all_reduce of exchange {subject} ({length} elements)"
+                )
+            }
+            Kind::FlushSum => {
+                write!(
+                    f,
+                    "flush of exchange {subject} onto a sum ({length} elements)"
+                )
+            }
+            Kind::Uncompressed => {
+                write!(
+                    f,
+                    "uncompressed step of exchange {subject} ({length} elements)"
+                )
+            }
+            Kind::UncompressedSum => write!(
+                f,
+                "uncompressed all_reduce of exchange {subject} ({length} elements)"
+            ),
+            Kind::Settle => write!(
+                f,
+                "settle number {extra} of exchange {subject} ({length} elements)"
+            ),
+            Kind::AsynchronousStep => write!(
+                f,
+                "asynchronous step of exchange {subject} ({length} elements)"
+            ),
         }
     }
 }
@@ -174,7 +223,8 @@ mod tests {
     #[test]
     fn whatever_must_agree_changes_the_identity() {
         let mut seen = HashSet::new();
-        for kind in (0..=255).filter_map(Kind::from_u8) {
+        let kinds = || (0..=255).filter_map(Kind::from_u8);
+        for kind in kinds() {
             for subject in [0, 1, 255, 256, u16::MAX] {
                 for length in [0, 1, 2, 1 << 32, u64::MAX] {
                     for extra in [0, 1, 2, 1 << 40] {
@@ -183,6 +233,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(seen.len(), 9 * 5 * 5 * 4);
+        assert_eq!(seen.len(), kinds().count() * 5 * 5 * 4);
     }
 }

@@ -2,17 +2,29 @@
 
 use super::error::Error;
 use super::progress::{Advance, Lists, advance};
-use super::record::Record;
+use super::record::{Record, RecordKind};
 use super::shared::{Engine, Shared};
 use super::wait::{Look, Wait};
 use crate::shm::crash::{self, Point};
-use crate::shm::ring::{Consumer, Producer, ReadGrant, Refused};
+use crate::shm::ring::{Consumer, Producer, ReadGrant, Refused, WriteGrant};
+
+/// Which records are taken; others have not come yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accepts {
+    /// Those of this operation. A rank whose next record is one of an asynchronous step has not come for it.
+    Operation,
+    /// Those of asynchronous steps before the settle with this identity. What comes after them waits for that settle.
+    Steps,
+    /// Both: this operation is the settle.
+    Settle,
+}
 
 /// One operation's access to the rings.
 pub(crate) struct Port<'a> {
     pub(crate) wait: Wait<'a>,
     pub(crate) shared: &'a Shared,
     identity: u32,
+    accepts: Accepts,
     producer: &'a mut Producer,
     consumers: &'a mut [Consumer],
     /// Private memory for a payload.
@@ -21,6 +33,18 @@ pub(crate) struct Port<'a> {
 
 impl<'a> Port<'a> {
     pub(crate) fn new(shared: &'a Shared, engine: &'a mut Engine, wait: Wait<'a>) -> Self {
+        let identity = wait.operation.identity();
+        Self::accepting(Accepts::Operation, shared, engine, wait, identity)
+    }
+
+    /// Access to the rings for asynchronous steps, or for the settle that comes after them, whose identity it is.
+    pub(crate) fn accepting(
+        accepts: Accepts,
+        shared: &'a Shared,
+        engine: &'a mut Engine,
+        wait: Wait<'a>,
+        identity: u32,
+    ) -> Self {
         let Engine {
             producer,
             consumers,
@@ -28,7 +52,8 @@ impl<'a> Port<'a> {
             ..
         } = engine;
         Self {
-            identity: wait.operation.identity(),
+            identity,
+            accepts,
             wait,
             shared,
             producer,
@@ -43,6 +68,19 @@ impl<'a> Port<'a> {
 
     /// Publishes one frame if it fits now. `record` gets this operation's number and identity and this rank.
     pub(crate) fn publish(&mut self, record: Record, payload: &[u8]) -> Result<bool, Error> {
+        self.publish_with(record, payload.len(), |frame| {
+            let whole = frame.write(0, payload);
+            debug_assert!(whole, "it was reserved for this payload");
+        })
+    }
+
+    /// As [`publish`](Self::publish); `fill` writes the payload's `length` bytes into the frame, if it fits.
+    pub(crate) fn publish_with(
+        &mut self,
+        record: Record,
+        length: usize,
+        fill: impl FnOnce(&mut WriteGrant<'_, '_>),
+    ) -> Result<bool, Error> {
         self.shared.check_poison(&self.wait)?;
         let record = Record {
             agreement: self.wait.flags,
@@ -52,10 +90,11 @@ impl<'a> Port<'a> {
             ..record
         };
         let ring = self.shared.segment.ring(self.shared.rank);
-        let refused = match ring.reserve(self.producer, payload.len()) {
+        let shared = self.shared;
+        let has_left = |rank| shared.has_left(rank);
+        let refused = match ring.reserve_past(self.producer, length, has_left) {
             Ok(mut grant) => {
-                let whole = grant.write(0, payload);
-                debug_assert!(whole, "it was reserved for this payload");
+                fill(&mut grant);
                 grant.commit(record.into_header());
                 crash::point(Point::TailStored);
                 self.shared.segment.bells().ring();
@@ -63,12 +102,28 @@ impl<'a> Port<'a> {
             }
             Err(refused) => refused,
         };
+        self.refused(refused, length)
+    }
+
+    /// Whether a frame of `payload` bytes, and so any shorter one, fits now. It still does when it is published: nobody
+    /// takes room away.
+    pub(crate) fn fits(&mut self, payload: usize) -> Result<bool, Error> {
+        let shared = self.shared;
+        let ring = shared.segment.ring(shared.rank);
+        let has_left = |rank| shared.has_left(rank);
+        match ring.reserve_past(self.producer, payload, has_left) {
+            Ok(_) => Ok(true),
+            Err(refused) => self.refused(refused, payload),
+        }
+    }
+
+    fn refused(&self, refused: Refused, found: usize) -> Result<bool, Error> {
         match refused {
             Refused::Full => Ok(false),
             Refused::TooLarge { max } => Err(Error::Length {
                 what: "a frame",
                 expected: max,
-                found: payload.len(),
+                found,
             }),
             Refused::Corrupt { consumer, why } => {
                 Err(self.wait.protocol(consumer, || why.to_string()))
@@ -86,7 +141,15 @@ impl<'a> Port<'a> {
         };
         let record = Record::from_header(grant.header());
         let (number, identity) = (self.wait.number, self.identity);
-        if record.operation != number || usize::from(record.rank) != rank {
+        let of_steps = record.kind == RecordKind::Asynchronous as u8;
+        if of_steps {
+            if self.accepts == Accepts::Operation || record.identity != identity {
+                return Ok(None);
+            }
+        } else if self.accepts == Accepts::Steps {
+            return Ok(None);
+        }
+        if !of_steps && record.operation != number || usize::from(record.rank) != rank {
             let found = (record.operation, record.rank);
             return Err(self.wait.protocol(rank, || {
                 format!(
@@ -95,7 +158,7 @@ impl<'a> Port<'a> {
                 )
             }));
         }
-        if record.identity != identity {
+        if !of_steps && record.identity != identity {
             return Err(self.wait.mismatched(rank));
         }
         Ok(Some(Taken {
@@ -134,10 +197,14 @@ impl<'a> Taken<'a> {
         payload
     }
 
-    /// Copies the payload into `into`, which must be as long, and gives the frame back to its producer.
-    pub(crate) fn take_into(self, into: &mut [u8]) {
-        let whole = self.grant.read(0, into);
-        debug_assert!(whole, "the caller has compared the lengths");
+    /// Copies the payload's bytes from `offset` on to `into`. False, and nothing is read, if they do not reach that far.
+    #[must_use = "bytes outside of the payload are not read"]
+    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> bool {
+        self.grant.read(offset, into)
+    }
+
+    /// Gives the frame back to its producer.
+    pub(crate) fn give_back(self) {
         self.grant.release();
         self.shared.segment.bells().ring();
     }

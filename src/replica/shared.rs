@@ -1,6 +1,7 @@
 //! What a replica's handle and its exchanges share: the segment, who this is, and the state of its operations.
 
 use super::cause::Cause;
+use super::counters::Counters;
 use super::error::Error;
 use super::inline::{read_text, write_text};
 use super::operation::{Kind, Operation, announce, announced};
@@ -8,11 +9,13 @@ use super::wait::Wait;
 use crate::shm::barrier::Ticket;
 use crate::shm::crash::{self, Point};
 use crate::shm::life::Keeper;
+use crate::shm::pace::Pace;
 use crate::shm::poison::Verdict;
 use crate::shm::ring::{Consumer, Producer};
 use crate::shm::seat::Seated;
 use crate::shm::segment::Segment;
 use crate::shm::sync::Ordering;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,12 +28,67 @@ pub(crate) struct Engine {
     pub(crate) consumers: Vec<Consumer>,
     /// A private copy of the payload being taken: peers may write the ring's bytes, nobody writes these.
     pub(crate) payload: Vec<u8>,
+    /// Private memory for what the ranks before this one gave to a reduction.
+    pub(crate) lower: Vec<u64>,
     /// An entered barrier that has not been waited for.
     pub(crate) open: Option<(Ticket, u64)>,
     /// How many exchanges have been made.
     pub(crate) exchanges: u16,
+    /// Whether a step in parts has begun: until it is finished no other operation may be entered.
+    step_open: bool,
     /// The flags that all ranks have agreed on so far.
     pub(crate) agreed: u8,
+    /// Whether there is an asynchronous exchange: then this rank says how far it is.
+    paced: bool,
+    /// Asynchronous steps since the last settle.
+    pub(crate) steps: u64,
+    /// The exchange that has made them, even one without data.
+    pub(crate) unsettled: Option<u16>,
+    /// Whether this rank's pace says that it is inside an operation.
+    away: bool,
+}
+
+impl Engine {
+    /// Whether there is an asynchronous exchange: on all ranks or on none.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.paced
+    }
+
+    /// There is an asynchronous exchange from now on.
+    pub(crate) fn begin_pacing(&mut self) {
+        self.paced = true;
+        // Giving the engine back says that this rank is stepping.
+        self.away = true;
+    }
+}
+
+/// The engine in the hands of one thread. Given back, the rank is on its way to its next asynchronous step again.
+pub(crate) struct Held<'a> {
+    shared: &'a Shared,
+    engine: MutexGuard<'a, Engine>,
+}
+
+impl Deref for Held<'_> {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if self.engine.away {
+            self.engine.away = false;
+            self.shared.pace().stepping(self.engine.steps);
+        }
+    }
 }
 
 pub(crate) struct Shared {
@@ -64,9 +122,15 @@ impl Shared {
             producer: Producer::default(),
             consumers: (0..world_size).map(|_| Consumer::at(rank, 0)).collect(),
             payload: Vec::new(),
+            lower: Vec::new(),
             open: None,
             exchanges: 0,
+            step_open: false,
             agreed: 0,
+            paced: false,
+            steps: 0,
+            unsettled: None,
+            away: false,
         };
         Self {
             segment,
@@ -171,8 +235,50 @@ impl Shared {
 
     /// The engine, for one operation at a time. Its state is only touched between complete changes, so that a panic
     /// of the thread that held it leaves nothing half done.
-    pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn engine(&self) -> Held<'_> {
+        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        Held {
+            shared: self,
+            engine,
+        }
+    }
+
+    /// This rank's pace.
+    pub(crate) fn pace(&self) -> &Pace {
+        &self.segment.rank(self.rank).pace
+    }
+
+    /// Says that this rank is inside an operation: nobody waits for its next asynchronous step.
+    fn go_away(&self, engine: &mut Engine, steps: u64) {
+        if engine.paced {
+            engine.away = true;
+            self.pace().away(steps);
+            self.segment.bells().ring();
+        }
+    }
+
+    /// The lowest rank, this one first, that has made asynchronous steps since the last settle, if `operation` has no
+    /// place before that settle. Of others this rank may hear late; then it waits for them, as for ranks that are slow.
+    ///
+    /// A count that is not 0 is never one of the time before a settle that this rank has finished: every rank takes its
+    /// count back before its marker.
+    fn unsettled(&self, engine: &Engine, operation: &Operation) -> Option<usize> {
+        match operation.kind {
+            // Without the rings, or agreed once it is known whether they are needed.
+            Kind::Barrier | Kind::AllGather | Kind::AllReduce | Kind::NewExchange | Kind::Check => {
+                None
+            }
+            Kind::Settle => engine
+                .unsettled
+                .is_some_and(|exchange| exchange != operation.subject)
+                .then_some(self.rank),
+            _ if engine.unsettled.is_some() => Some(self.rank),
+            _ if engine.paced => {
+                let mut ranks = self.segment.ranks().iter();
+                ranks.position(|lines| lines.pace.get().steps > 0)
+            }
+            _ => None,
+        }
     }
 
     pub(crate) fn wait(&self, operation: Operation, number: u64) -> Wait<'_> {
@@ -192,26 +298,83 @@ impl Shared {
         engine: &mut Engine,
         operation: Operation,
     ) -> Result<Wait<'_>, Error> {
+        let wait = self.ready(engine, operation)?;
+        self.enter_now(engine, wait);
+        Ok(wait)
+    }
+
+    /// Whether an operation could be entered now: finishes an open barrier first, refuses if the run is over or a step in
+    /// parts is open.
+    fn ready(&self, engine: &mut Engine, operation: Operation) -> Result<Wait<'_>, Error> {
+        if let Some(rank) = self.unsettled(engine, &operation) {
+            return Err(Error::Unsettled { rank, operation });
+        }
         self.finish_open(engine)?;
         let wait = self.wait(operation, engine.number + 1);
         self.check_poison(&wait)?;
+        if engine.step_open {
+            return Err(Error::StepOpen);
+        }
+        Ok(wait)
+    }
+
+    fn enter_now(&self, engine: &mut Engine, wait: Wait<'_>) {
+        // What comes after a rank's marker belongs to the time after this settle.
+        let steps = if wait.operation.kind == Kind::Settle {
+            0
+        } else {
+            engine.steps
+        };
+        self.go_away(engine, steps);
         engine.number += 1;
         self.current
             .store(engine.number, std::sync::atomic::Ordering::Relaxed);
         announce(
             self.segment.rank(self.rank),
             engine.number,
-            &operation,
+            &wait.operation,
             wait.flags,
         );
+    }
+
+    /// Opens a step in parts. Its operation is entered later, by [`enter_open_step`](Self::enter_open_step).
+    pub(crate) fn open_step(&self, operation: Operation) -> Result<(), Error> {
+        let engine = &mut *self.engine();
+        self.ready(engine, operation)?;
+        engine.step_open = true;
+        Ok(())
+    }
+
+    /// Enters the operation of the step that is open, without waiting for anything.
+    pub(crate) fn enter_open_step(
+        &self,
+        engine: &mut Engine,
+        operation: Operation,
+    ) -> Result<Wait<'_>, Error> {
+        let wait = self.wait(operation, engine.number + 1);
+        self.check_poison(&wait)?;
+        self.enter_now(engine, wait);
         Ok(wait)
+    }
+
+    /// Lets other operations be entered again.
+    pub(crate) fn close_step(&self, engine: &mut Engine) {
+        engine.step_open = false;
+    }
+
+    /// Adds what a step did to this rank's counters.
+    pub(crate) fn count(&self, step: &Counters) {
+        step.add_to(self.segment.rank(self.rank));
     }
 
     /// Waits for the barrier that was entered and not waited for.
     pub(crate) fn finish_open(&self, engine: &mut Engine) -> Result<(), Error> {
         match engine.open.take() {
             None => Ok(()),
-            Some((ticket, number)) => self.finish_barrier(engine, ticket, number),
+            Some((ticket, number)) => {
+                self.go_away(engine, engine.steps);
+                self.finish_barrier(engine, ticket, number)
+            }
         }
     }
 

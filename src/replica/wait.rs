@@ -158,6 +158,7 @@ impl Wait<'_> {
             }
             // Nobody leaves between joining and the first operation of all, but for an error.
             if shared.has_left(rank)
+                && self.operation.kind != Kind::AsynchronousStep
                 && (self.operation.kind == Kind::Join || !has_come(lines, self.number))
             {
                 return Some(Trouble {
@@ -180,6 +181,12 @@ impl Wait<'_> {
                 rank,
             });
         }
+        if waited >= self.deadline && self.operation.kind == Kind::AsynchronousStep {
+            return Some(Trouble {
+                cause: Cause::TimedOut,
+                rank: hint.unwrap_or(shared.rank) as u8,
+            });
+        }
         if waited >= self.deadline {
             let missing = others().find(|&rank| !has_come(segment.rank(rank), self.number));
             // Whose record is missing may itself wait for room that another rank does not give.
@@ -195,11 +202,26 @@ impl Wait<'_> {
         None
     }
 
+    /// Whether the run is over, and whether everybody still lives: what a rank looks at that does not wait. One Acquire
+    /// load for each.
+    pub(crate) fn check_lives(&self) -> Result<(), Error> {
+        let (shared, segment) = (self.shared, &self.shared.segment);
+        shared.check_poison(self)?;
+        let dead = |rank: &usize| matches!(life::look(&segment.rank(*rank).life), Life::Dead);
+        if let Some(rank) = (0..shared.world_size).find(dead) {
+            return Err(self.poison(Cause::Died, rank as u8));
+        }
+        if matches!(life::look(segment.launcher_life()), Life::Dead) {
+            return Err(self.poison(Cause::LauncherGone, LAUNCHER));
+        }
+        Ok(())
+    }
+
     /// The lowest rank that came for something else than rank 0 (seen from here: than this rank or rank 0), unless all
     /// that came are in a barrier, which tells its ranks itself.
     fn mismatch(&self) -> Option<u8> {
-        if self.operation.kind == Kind::Join {
-            // Nobody says anything before the first operation.
+        if matches!(self.operation.kind, Kind::Join | Kind::AsynchronousStep) {
+            // Nobody says anything before the first operation, and steps between two operations are none.
             return None;
         }
         let identity = self.operation.identity();

@@ -8,7 +8,7 @@
 //!              asleep               a bit per rank                                                 all ranks, when they sleep
 //!              launcher lines       life token, who it is                                          launcher, kernel
 //! bells        N x LINE             one futex word per rank                                        whoever wakes that rank
-//! ranks        N x RankLines        state, life, identity, arrival, slots, inline, reason, ..      that rank
+//! ranks        N x RankLines        state, life, identity, arrival, pace, slots, inline, ..        that rank
 //! rings        N x ring_stride, each PAGE aligned:
 //!     +0             LINE           tail of ring r                                                 rank r
 //!     +LINE          N x LINE       cursor of rank c in ring r                                     rank c
@@ -26,11 +26,12 @@ use super::bell::Asleep;
 use super::frame;
 use super::header::Header;
 use super::lines::{Inline, LauncherLines, RankIdentity, RankLines, Reason, Slot};
+use super::pace::Pace;
 use super::poison::Poison;
 use super::sync::{AtomicU32, AtomicU64, Futex, Padded};
 
 /// Version of everything in this file that the layout hash does not see: what a word means and who may write it.
-pub const ABI: u32 = 1;
+pub const ABI: u32 = 2;
 /// Bytes of a page, and the alignment of ring arenas.
 pub const PAGE: usize = 4096;
 /// Bytes of a padded line.
@@ -211,6 +212,8 @@ pub const HASH: u64 = fnv1a(&[
     offset_of!(RankLines, identity) as u64,
     offset_of!(RankLines, arrival) as u64,
     size_of::<Arrival>() as u64,
+    offset_of!(RankLines, pace) as u64,
+    size_of::<Pace>() as u64,
     offset_of!(RankLines, slots) as u64,
     offset_of!(RankLines, inline) as u64,
     offset_of!(RankLines, reason) as u64,
@@ -224,9 +227,10 @@ pub const HASH: u64 = fnv1a(&[
     offset_of!(Slot, identity) as u64,
     offset_of!(Slot, detail) as u64,
     offset_of!(Slot, extra) as u64,
-    size_of::<Inline>() as u64,
+    size_of::<Padded<Inline>>() as u64,
     offset_of!(Inline, number) as u64,
     offset_of!(Inline, length) as u64,
+    offset_of!(Inline, came) as u64,
     offset_of!(Inline, words) as u64,
     size_of::<Reason>() as u64,
     offset_of!(Reason, length) as u64,
@@ -267,9 +271,10 @@ const _: () = {
     assert!(fills_lines::<Padded<AtomicU64>>() && size_of::<Padded<AtomicU64>>() == LINE);
     assert!(fills_lines::<Padded<AtomicU32>>() && size_of::<Padded<AtomicU32>>() == LINE);
     assert!(fills_lines::<RankLines>());
-    assert!(fills_lines::<Inline>());
+    assert!(fills_lines::<Padded<Inline>>());
     // Within a rank's lines the words that many poll lie apart from those that the rank writes in every operation.
     assert!(offset_of!(RankLines, arrival).is_multiple_of(LINE));
+    assert!(offset_of!(RankLines, pace).is_multiple_of(LINE));
     assert!(offset_of!(RankLines, slots).is_multiple_of(LINE));
     assert!(offset_of!(RankLines, inline).is_multiple_of(LINE));
     assert!(offset_of!(RankLines, reason).is_multiple_of(LINE));

@@ -24,6 +24,7 @@ mod lines;
 mod mapping;
 #[cfg(not(loom))]
 mod name;
+pub mod pace;
 pub mod poison;
 mod position;
 pub mod ring;

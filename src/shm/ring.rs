@@ -143,6 +143,21 @@ impl<'a> Ring<'a> {
         producer: &'p mut Producer,
         payload: usize,
     ) -> Result<WriteGrant<'a, 'p>, Refused> {
+        self.reserve_past(producer, payload, |_| false)
+    }
+
+    /// As [`reserve`](Self::reserve), but a consumer of which `has_left` says so holds nothing: its cursor will never move
+    /// again. `has_left` is asked only about consumers that stand in the way. It must stay true once it was, and order
+    /// whatever that consumer has read before what follows, as [`Seat::get`](super::seat::Seat::get) does.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    pub fn reserve_past<'p>(
+        &self,
+        producer: &'p mut Producer,
+        payload: usize,
+        has_left: impl Fn(usize) -> bool,
+    ) -> Result<WriteGrant<'a, 'p>, Refused> {
         let max = self.max_payload();
         if payload > max || self.capacity() < 2 * UNIT as u64 {
             return Err(Refused::TooLarge { max });
@@ -154,7 +169,9 @@ impl<'a> Ring<'a> {
         }
         // The tail is never behind the gate, nor further ahead than the capacity.
         if producer.tail - producer.gate + place.total() > room {
-            producer.gate = self.read_gate(producer)?;
+            // How far all must be for the frame to fit.
+            let wanted = (producer.tail + place.total()).saturating_sub(room);
+            producer.gate = self.read_gate(producer, wanted, has_left)?;
             if producer.tail - producer.gate + place.total() > room {
                 return Err(Refused::Full);
             }
@@ -167,8 +184,14 @@ impl<'a> Ring<'a> {
         })
     }
 
-    /// The least of all cursors. Acquire: whoever it belongs to has read everything before it.
-    fn read_gate(&self, producer: &Producer) -> Result<u64, Refused> {
+    /// The least of all cursors, without those behind `wanted` that belong to consumers that have left. Acquire: whoever
+    /// it belongs to has read everything before it.
+    fn read_gate(
+        &self,
+        producer: &Producer,
+        wanted: u64,
+        has_left: impl Fn(usize) -> bool,
+    ) -> Result<u64, Refused> {
         // Without consumers nobody holds anything.
         let mut gate = producer.tail;
         let forgotten = usize::from(mutant(Site::GateForgetsOne));
@@ -182,6 +205,10 @@ impl<'a> Ring<'a> {
             .take(self.cursors.len() - forgotten)
         {
             let found = cursor.load(ord(Site::GateLoad, Ordering::Acquire));
+            // Before it is checked: others may have let the producer pass this one already.
+            if found < wanted && (has_left(consumer) || mutant(Site::PassesReader)) {
+                continue;
+            }
             check_cursor(producer.gate, found, producer.tail)
                 .map_err(|why| Refused::Corrupt { consumer, why })?;
             gate = if mutant(Site::GateFastest) {

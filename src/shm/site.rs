@@ -74,8 +74,14 @@ pub enum Site {
     NoSecondLook,
     /// Muster: a rank looks at the others' seats without a fence behind its own store.
     MusterFence,
+    /// Ring: the producer passes a consumer that has not left.
+    PassesReader,
+    /// Pace: a rank that goes into an operation does not say so.
+    AwayForgotten,
     /// Progress: the publisher waits for room and does not take meanwhile.
     PublishBlocks,
+    /// Reduction: a reduced slice is published before all contributions to it have been taken.
+    ReducedTooEarly,
 }
 
 #[cfg(not(loom))]

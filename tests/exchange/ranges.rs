@@ -228,7 +228,7 @@ fn sums(replica: &Replica) {
     for step in 0..3 {
         let update = update(rank, step);
         exchange.all_reduce(Some(&update), &mut sum).expect("steps");
-        exchange.check(&sum).expect("the same everywhere");
+        exchange.check(&mut sum).expect("the same everywhere");
         // Dense ranges hold the whole sum of this step, to the last bit.
         if step == 0 {
             let inverse = 1.0 / replica.world_size() as f32;
@@ -429,7 +429,9 @@ fn disagree(replica: &Replica) {
     exchange
         .step(Some(&[0.5; 10]), &mut parameters)
         .expect("steps");
-    exchange.check(&parameters).expect("the same everywhere");
+    exchange
+        .check(&mut parameters)
+        .expect("the same everywhere");
     assert_eq!(
         exchange.encoder().hits().len(),
         if rank == 0 { 6 } else { 0 }
@@ -529,7 +531,9 @@ fn not_finite(replica: &Replica) {
         assert_eq!(exchange.residual()[1], 0.125 + 0.0625);
         assert_eq!(exchange.residual()[4..], [0.0, 0.0]);
     }
-    exchange.check(&parameters).expect("the same everywhere");
+    exchange
+        .check(&mut parameters)
+        .expect("the same everywhere");
     assert!(parameters.iter().all(|p| p.is_finite()));
     exchange
         .step(Some(&[0.5; 6]), &mut parameters)

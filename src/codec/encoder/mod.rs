@@ -6,6 +6,7 @@
 mod builder;
 mod scope;
 mod slot;
+mod vectors;
 
 pub use builder::{EncoderBuilder, EncoderError, MOST_THREADS};
 pub use scope::{ScopeState, ScopeStateError};
@@ -20,7 +21,7 @@ use super::post::{self, PostInput, PostProcessor};
 use super::ranges::{Chunk, ChunkCoding, visited};
 use super::residual::Residual;
 use super::stats::{ResidualPercentiles, ScopeStats, StepStats};
-use super::{Format, Unit, canon, dense};
+use super::{Dense, Format, Unit, canon, dense};
 use scope::Scope;
 use slot::{Disjoint, Slot};
 use std::ops::Range;
@@ -189,6 +190,19 @@ impl Encoder {
         Ok(())
     }
 
+    /// Appends all of some elements' residual, canonical, as f32, and leaves +0 there. How many were not finite and became
+    /// +0. At most a chunk.
+    pub(crate) fn take_whole(
+        &mut self,
+        elements: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<u64, EncodeError> {
+        let residual = &mut self.residual[elements];
+        let given = Given::InResidual;
+        let encoded = self.path.encode_dense(residual, given, Dense::F32, out)?;
+        Ok(u64::from(encoded.dropped))
+    }
+
     /// Whether a step can be made of this update.
     pub(crate) fn check(&self, update: Given<'_>) -> Result<(), EncodeError> {
         if self.memory.is_some() && matches!(update, Given::InResidual) {
@@ -210,6 +224,51 @@ impl Encoder {
         update: impl Into<Given<'a>>,
     ) -> Result<Message, EncodeError> {
         let update = update.into();
+        self.check_turn(visit, update)?;
+        if !self.batch.contains(&visit) {
+            self.fill(visit, update);
+        }
+        // Whatever becomes of it, a chunk is finished once: what stands in its slot is used up by that.
+        self.next = Some(visit + 1);
+        self.current = visit - self.batch.start;
+        self.finish()
+    }
+
+    /// Takes a visit's turn, but sends nothing: all that the chunk has stays in the residual.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn accumulate<'a>(
+        &mut self,
+        visit: usize,
+        update: impl Into<Given<'a>>,
+    ) -> Result<(), EncodeError> {
+        let update = update.into();
+        self.check_turn(visit, update)?;
+        // What other threads have drafted ahead is taken back with a budget of nothing.
+        if !self.batch.contains(&visit) {
+            self.batch = 0..0;
+            self.slots[0].chunk = visited(self.step, visit, self.chunks.len());
+            let slot = &mut self.slots[0];
+            let elements = self.chunks[slot.chunk].elements.clone();
+            let update = self.memory.as_ref().map_or(update, Velocity::values);
+            let residual = &mut self.residual[elements.clone()];
+            slot.accumulate(self.path.kernels(), residual, elements.start, update);
+            self.batch = visit..visit + 1;
+        }
+        self.next = Some(visit + 1);
+        self.current = visit - self.batch.start;
+        let slot = &mut self.slots[self.current];
+        let chunk = &self.chunks[slot.chunk];
+        let residual = &mut self.residual[chunk.elements.clone()];
+        let encoded = slot.put_back(self.path.kernels(), chunk.coding, residual)?;
+        self.stats.residual_max = self.stats.residual_max.max(encoded.residual_max);
+        self.stats.residual_l1 += encoded.residual_l1;
+        self.stats.dropped += u64::from(encoded.dropped);
+        Ok(())
+    }
+
+    fn check_turn(&self, visit: usize, update: Given<'_>) -> Result<(), EncodeError> {
         self.check(update)?;
         let next = self.next.ok_or(EncodeError::NotBegun)?;
         if visit >= self.chunks() {
@@ -224,13 +283,7 @@ impl Encoder {
                 found: visit,
             });
         }
-        if !self.batch.contains(&visit) {
-            self.fill(visit, update);
-        }
-        // Whatever becomes of it, a chunk is finished once: what stands in its slot is used up by that.
-        self.next = Some(visit + 1);
-        self.current = visit - self.batch.start;
-        self.finish()
+        Ok(())
     }
 
     /// Takes the next chunks through the first stage, one a thread.

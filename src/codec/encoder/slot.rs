@@ -2,7 +2,7 @@
 
 use crate::codec::cpu::Kernels;
 use crate::codec::draft::Draft;
-use crate::codec::encode::Encoded;
+use crate::codec::encode::{Budget, ChunkOptions, EncodeError, Encoded, look_at};
 use crate::codec::given::Given;
 use crate::codec::ranges::{Chunk, ChunkCoding};
 use crate::codec::{Unit, dense};
@@ -54,6 +54,56 @@ impl Slot {
             (ChunkCoding::Threshold(_), None) => {}
         }
     }
+
+    /// Adds an update to the residual and nothing else: a draft without hits.
+    pub(super) fn accumulate(
+        &mut self,
+        kernels: Kernels,
+        residual: &mut [f32],
+        start: usize,
+        update: Given<'_>,
+    ) {
+        self.whole = None;
+        self.unit = None;
+        self.draft.payload_mut().clear();
+        let mut update = update.cursor();
+        update.skip(start);
+        self.draft
+            .fill(kernels, residual, update, any_unit(), 0..=0);
+    }
+
+    /// Puts everything that the first stage took out of the residual back into it.
+    pub(super) fn put_back(
+        &mut self,
+        kernels: Kernels,
+        coding: ChunkCoding,
+        residual: &mut [f32],
+    ) -> Result<Encoded, EncodeError> {
+        if let (Some(whole), ChunkCoding::Dense(number)) = (self.whole, coding) {
+            let encoded = whole;
+            kernels.apply_dense(number, self.draft.payload(), 1.0, residual);
+            let (residual_max, residual_l1) = look_at(residual);
+            return Ok(Encoded {
+                residual_max,
+                residual_l1,
+                ..encoded
+            });
+        }
+        let unit = self.unit.unwrap_or_else(any_unit);
+        let nothing = ChunkOptions {
+            clip: None,
+            budget: Some(Budget {
+                max_hits: 0,
+                start: 0,
+            }),
+        };
+        Ok(self.draft.finish(kernels, residual, unit, &nothing))
+    }
+}
+
+/// A unit for drafts without hits.
+fn any_unit() -> Unit {
+    Unit::new(1.0, 1.0).expect("powers of two are units")
 }
 
 /// A slice whose parts several threads may borrow, if the parts do not overlap.
