@@ -8,6 +8,8 @@ mod limits;
 mod misuse;
 #[path = "codec_encoder/model.rs"]
 mod model;
+#[path = "codec_encoder/parts.rs"]
+mod parts;
 mod plain;
 #[path = "codec_encoder/states.rs"]
 mod states;
@@ -16,10 +18,14 @@ mod steps;
 #[path = "codec_encoder/sums.rs"]
 mod sums;
 
-use gradring::codec::{Encoder, Message, Values};
+use gradring::codec::{Encoder, Given, Message, Values};
 
 /// Makes a whole step; its messages with their payloads.
 fn step(encoder: &mut Encoder, number: u64, update: Values<'_>) -> Vec<(Message, Vec<u8>)> {
+    step_given(encoder, number, update.into())
+}
+
+fn step_given(encoder: &mut Encoder, number: u64, update: Given<'_>) -> Vec<(Message, Vec<u8>)> {
     encoder.begin(number, update).expect("a step begins");
     let messages = (0..encoder.chunks())
         .map(|visit| {

@@ -56,6 +56,8 @@ const LINE: usize = 64;
 
 /// How far ahead of the pass memory is asked for, in elements: hardware prefetchers stop at a page's end.
 const AHEAD: usize = 512;
+/// The same for the residual alone: one stream takes as many lines under way as two.
+const AHEAD_ALONE: usize = 2048;
 
 type Group = [__m256; VECTORS];
 
@@ -330,8 +332,13 @@ fn pass<T: Load, const SKIP: bool>(
 #[target_feature(enable = "avx2")]
 pub(super) fn ahead<T, const ELEMENTS: usize>(residual: &[f32], update: &[T]) {
     // Nothing is read that could be seen, wherever these point.
+    let ahead = if size_of::<T>() == 0 {
+        AHEAD_ALONE
+    } else {
+        AHEAD
+    };
     for line in (0..ELEMENTS).step_by(LINE / size_of::<f32>()) {
-        _mm_prefetch::<_MM_HINT_T0>(residual.as_ptr().wrapping_add(AHEAD + line).cast());
+        _mm_prefetch::<_MM_HINT_T0>(residual.as_ptr().wrapping_add(ahead + line).cast());
     }
     if size_of::<T>() == 0 {
         return;
