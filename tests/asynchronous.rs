@@ -311,10 +311,13 @@ fn replica() {
             }
             let mut seen = Seen::default();
             // The ring of the one that has left filled up long ago, if its cursor still counted.
-            while seen.bytes < 5 * DEFAULT_RING_CAPACITY as u64 {
+            for _ in 0..200 {
                 let report = exchange.step(Some(&own), &mut parameters).expect("steps");
                 seen.note(&report);
             }
+            assert!(seen.bytes > 5 * DEFAULT_RING_CAPACITY as u64);
+            // Both have stepped before one of them finds that the settle has nobody to wait for.
+            nix::sys::signal::raise(Signal::SIGSTOP).expect("stops");
             // Of two that are never more than 2 steps apart none ever finds its ring full.
             assert_eq!(seen.accumulated, 0);
             assert!(seen.records > 0);
@@ -783,6 +786,12 @@ fn a_replica_that_left_after_its_epoch_holds_nobodys_ring() {
     let environment = [("MAX_LAG", 2), ("SETTLE_EVERY", 1_000_000)];
     let mut world = World::with("leaves", 3, &setup(&environment));
     world.replicas[2].hear("left");
+    for rank in [0, 1] {
+        world.replicas[rank].wait_for_stop();
+    }
+    for rank in [0, 1] {
+        world.replicas[rank].signal(Signal::SIGCONT);
+    }
     for rank in [0, 1] {
         assert_eq!(world.replicas[rank].hear("error"), "error left 2");
     }

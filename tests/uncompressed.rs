@@ -407,7 +407,9 @@ fn replica() {
                 exchange
                     .step(Some(&update(rank, 0, length)), &mut parameters)
                     .expect("steps");
-                exchange.check(&parameters).expect("the same everywhere");
+                exchange
+                    .check(&mut parameters)
+                    .expect("the same everywhere");
             }
             tell("done");
         }

@@ -57,6 +57,8 @@ impl Exchange {
             "a step has begun and not ended"
         } else if self.shared.segment.poison().get().is_some() {
             "the run has ended, maybe inside a step"
+        } else if self.shared.engine().unsettled == Some(self.index) {
+            "it has stepped asynchronously and not settled"
         } else {
             return Ok(());
         };
