@@ -2,6 +2,8 @@
 
 #[path = "exchange/ends.rs"]
 mod ends;
+#[path = "exchange/parts.rs"]
+mod parts;
 #[path = "exchange/ranges.rs"]
 mod ranges;
 mod world;
@@ -376,7 +378,9 @@ fn replica() {
             tell(format!("error {error}"));
         }
         other => assert!(
-            ranges::replica(other, &replica) || ends::replica(other, &replica),
+            ranges::replica(other, &replica)
+                || ends::replica(other, &replica)
+                || parts::replica(other, &replica),
             "no case {other}"
         ),
     }

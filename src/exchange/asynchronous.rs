@@ -293,6 +293,7 @@ impl Exchange {
         let settled = settles.then(|| self.settle_with(&shared, engine, parameters, false));
         report.settled = settled.transpose()?;
         report.wait_ns = nanoseconds(start).saturating_sub(report.encode_ns + report.decode_ns);
+        shared.count(&report.counters(update.is_some()));
         Ok(report)
     }
 
