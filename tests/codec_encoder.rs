@@ -2,6 +2,8 @@
 
 #[path = "codec_encoder/config.rs"]
 mod config;
+#[path = "codec_encoder/keeping.rs"]
+mod keeping;
 #[path = "codec_encoder/limits.rs"]
 mod limits;
 #[path = "codec_encoder/misuse.rs"]
