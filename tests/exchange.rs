@@ -6,6 +6,8 @@ mod ends;
 mod parts;
 #[path = "exchange/ranges.rs"]
 mod ranges;
+#[path = "exchange/streamed.rs"]
+mod streamed;
 mod world;
 
 use gradring::codec::policy::Magnitude;
@@ -380,7 +382,8 @@ fn replica() {
         other => assert!(
             ranges::replica(other, &replica)
                 || ends::replica(other, &replica)
-                || parts::replica(other, &replica),
+                || parts::replica(other, &replica)
+                || streamed::replica(other, &replica),
             "no case {other}"
         ),
     }

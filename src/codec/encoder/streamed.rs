@@ -108,9 +108,7 @@ impl Encoder {
     /// [`EncodeError::StreamedClipping`] with a momentum memory that clips; [`EncodeError::Unfinished`] when the step
     /// before has not ended. Nothing has changed then.
     pub fn begin_streamed(&mut self, step: u64) -> Result<(), EncodeError> {
-        if self.memory.as_ref().is_some_and(|memory| memory.clips()) {
-            return Err(EncodeError::StreamedClipping);
-        }
+        self.check_streams()?;
         self.check_closed()?;
         self.begin_anew(step, false);
         for scope in &mut self.scopes {
@@ -254,10 +252,24 @@ impl Encoder {
         Ok(())
     }
 
-    pub(super) fn end_stream(&mut self) -> Result<(), EncodeError> {
-        if let Some(Range { start, end }) = self.stream.first_missing(self.elements()) {
-            return Err(EncodeError::Missing { start, end });
+    /// Whether steps can be streamed: local clipping needs the whole gradient's norm first.
+    pub(crate) fn check_streams(&self) -> Result<(), EncodeError> {
+        if self.memory.as_ref().is_some_and(|memory| memory.clips()) {
+            return Err(EncodeError::StreamedClipping);
         }
+        Ok(())
+    }
+
+    /// Whether everything of the step has been pushed.
+    pub(crate) fn check_pushed(&self) -> Result<(), EncodeError> {
+        match self.stream.first_missing(self.elements()) {
+            None => Ok(()),
+            Some(Range { start, end }) => Err(EncodeError::Missing { start, end }),
+        }
+    }
+
+    pub(super) fn end_stream(&mut self) -> Result<(), EncodeError> {
+        self.check_pushed()?;
         if self.stream.encoded < self.chunks() {
             return self.check_closed();
         }
