@@ -17,6 +17,8 @@ mod plain;
 mod states;
 #[path = "codec_encoder/steps.rs"]
 mod steps;
+#[path = "codec_encoder/streamed.rs"]
+mod streamed;
 #[path = "codec_encoder/sums.rs"]
 mod sums;
 
