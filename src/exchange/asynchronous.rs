@@ -1,7 +1,7 @@
 //! The asynchronous schedule: nobody is ever blocked by a slow peer, and nothing is lost.
 //!
 //! A step publishes, chunk by chunk, what fits this rank's ring at that moment; what does not fit stays in the residual
-//! and goes out later. It applies what has come at its start and at its end, in whatever order it has come. So replicas
+//! and goes out later. It applies what has come at its start, between its chunks and at its end, in whatever order it has come. So replicas
 //! hold the same sum of updates only up to what is still under way, and up to the order of additions in f32, until they
 //! [settle](super::settle).
 
@@ -73,6 +73,9 @@ pub(super) struct State {
     pub(super) settles: u64,
     /// Elements that were not finite, since the last settle.
     pub(super) dropped: u64,
+    /// The chunk that is visited first in the next step: the one after this step's first one, or the first that had no
+    /// room. With less room than chunks, a place that moves by one a step would leave most of them out for long.
+    first: usize,
 }
 
 impl State {
@@ -81,6 +84,7 @@ impl State {
             settings,
             settles: 0,
             dropped: 0,
+            first: 0,
         }
     }
 }
@@ -345,27 +349,34 @@ impl Exchange {
         if let Some(update) = update {
             let began = Instant::now();
             self.encoder.begin(self.step, update).map_err(codec_error)?;
+            let first = self.asynchronous.as_ref().map_or(0, |state| state.first);
+            self.encoder.visit_from(first);
+            let mut next = None;
             step.report.encode_ns += nanoseconds(began);
             for visit in 0..layout.len() {
-                let number = visited(self.step, visit, layout.len());
+                let number = visited(first as u64, visit, layout.len());
                 let fits = step.port.fits(largest(&layout[number]))?;
                 let began = Instant::now();
                 if fits {
                     let message = self.encoder.encode(visit, update).map_err(codec_error)?;
                     step.report.encode_ns += nanoseconds(began);
                     step.send(number, &message, self.encoder.payload())?;
+                    // What comes meanwhile, so that others have room too.
+                    step.apply_all()?;
                 } else {
                     self.encoder
                         .accumulate(visit, update)
                         .map_err(codec_error)?;
                     step.report.encode_ns += nanoseconds(began);
                     step.report.accumulated_chunks += 1;
+                    next = next.or(Some(number));
                 }
             }
             self.encoder.end().map_err(codec_error)?;
             step.report.note(&self.encoder);
             if let Some(state) = &mut self.asynchronous {
                 state.dropped = state.dropped.saturating_add(step.report.dropped);
+                state.first = next.unwrap_or((first + 1) % layout.len());
             }
         }
         step.apply_all()?;

@@ -195,6 +195,7 @@ impl EncoderBuilder {
             batch: 0..0,
             current: 0,
             step: 0,
+            first: 0,
             next: None,
             magnitudes: Vec::new(),
             hits: self.keeps_hits.then(Vec::new),

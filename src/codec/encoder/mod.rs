@@ -83,6 +83,8 @@ pub struct Encoder {
     /// The slot that was finished last.
     current: usize,
     step: u64,
+    /// The chunk that is visited first.
+    first: u64,
     /// The visit whose turn it is in the step that has begun; `None` between steps.
     next: Option<usize>,
     magnitudes: Vec<f32>,
@@ -141,6 +143,7 @@ impl Encoder {
             return Err(EncodeError::Unfinished { expected, found });
         }
         self.step = step;
+        self.first = step;
         self.batch = 0..0;
         self.stats = StepStats::default();
         if let Some(hits) = &mut self.hits {
@@ -164,6 +167,13 @@ impl Encoder {
         }
         self.next = Some(0);
         Ok(())
+    }
+
+    /// Visits the chunks of the step that has begun from this one on, instead of from number `step mod chunks`: before the
+    /// first visit, for exchanges that cannot always send all of them.
+    pub(crate) fn visit_from(&mut self, chunk: usize) {
+        debug_assert_eq!(self.next, Some(0), "before the first visit");
+        self.first = chunk as u64;
     }
 
     fn check(&self, update: Values<'_>) -> Result<(), EncodeError> {
@@ -202,7 +212,7 @@ impl Encoder {
         // What other threads have drafted ahead is taken back with a budget of nothing.
         if !self.batch.contains(&visit) {
             self.batch = 0..0;
-            self.slots[0].chunk = visited(self.step, visit, self.chunks.len());
+            self.slots[0].chunk = visited(self.first, visit, self.chunks.len());
             let slot = &mut self.slots[0];
             let elements = self.chunks[slot.chunk].elements.clone();
             let update = self.memory.as_ref().map_or(update, Velocity::values);
@@ -245,7 +255,7 @@ impl Encoder {
         let count = self.slots.len().min(self.chunks() - visit);
         self.batch = 0..0;
         for (ahead, slot) in self.slots[..count].iter_mut().enumerate() {
-            slot.chunk = visited(self.step, visit + ahead, self.chunks.len());
+            slot.chunk = visited(self.first, visit + ahead, self.chunks.len());
         }
         // Before a chunk's turn comes, those before it in this batch may use up its scope's budget.
         for at in 0..count {
