@@ -145,7 +145,7 @@ fn measure() {
             for _ in 0..own_steps {
                 let slowly = match slow {
                     Slow::Last => u32::from(is_last),
-                    Slow::Sometimes => 2 * u32::from(random.next() % 4 == 0),
+                    Slow::Sometimes => 2 * u32::from(random.next().is_multiple_of(4)),
                 };
                 std::thread::sleep(COMPUTE * (1 + slowly));
                 exchange
