@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Others' collectives on the same vectors, beside ours: Open MPI's and Gloo's all-reduce against our whole step, and
-# their barriers against ours. All sides take turns, round by round; a ratio is the median over the rounds.
+# Others' collectives on the same vectors, beside ours: Open MPI's and Gloo's all-reduce against our whole step and
+# against our dense sums, and their barriers against ours. Open MPI comes twice: as it is, and with its collectives
+# through shared memory put first, which it does not do by itself. All sides take turns, round by round; a ratio is the median over the rounds.
 #
 #   benches/peers.sh [--quick] [--json]
 #
 # Installs nothing. A peer that is missing is reported as NOT RUN, with the reason; what there is, is run.
 # Debian and Ubuntu have them: apt-get install openmpi-bin libopenmpi-dev python3-torch
 #
-# ROUNDS (5), SIZES ("1000000 25557032"), REPLICAS ("2 4"), DENSITIES ("0.001 0.01") and PYTHON may be set.
+# ROUNDS (5), SIZES ("1000000 25557032"), DENSE ("2 256 16384 1048576 8388608"), REPLICAS ("2 4"),
+# DENSITIES ("0.001 0.01") and PYTHON may be set; an empty SIZES or DENSE leaves those out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,13 +25,14 @@ for argument; do
   esac
 done
 rounds=${ROUNDS:-5}
-sizes=${SIZES:-1000000 25557032}
+sizes=${SIZES-1000000 25557032}
+dense=${DENSE-2 256 16384 1048576 8388608}
 worlds=${REPLICAS:-2 4}
 densities=${DENSITIES:-0.001 0.01}
 repeats=7
 if [ -n "$quick" ]; then
   # The bench's own size in a smoke run.
-  rounds=1 sizes=100000 repeats=2
+  rounds=1 sizes=100000 dense="2 100000" repeats=2
 fi
 
 work=$(mktemp -d)
@@ -62,6 +65,8 @@ elif ! mpi=$(mpirun -n 1 "$work/mpi_collectives" version 2>"$work/error"); then
   mpi=""
   not_run "Open MPI" "mpirun: $(grep -v '^-*$' "$work/error" | head -n 1)"
 fi
+
+mpi_sm=${mpi:+$mpi with coll_sm_priority 100}
 
 gloo="" python=""
 for candidate in ${PYTHON:-python3 /usr/bin/python3}; do
@@ -99,31 +104,30 @@ ours() {
 mpi_seconds() {
   mpirun -n "$1" --oversubscribe "$work/mpi_collectives" "$2" "$3" "$repeats" 2>"$work/error"
 }
+mpi_sm_seconds() {
+  mpirun -n "$1" --oversubscribe --mca coll_sm_priority 100 "$work/mpi_collectives" "$2" "$3" "$repeats" \
+    2>"$work/error"
+}
 gloo_seconds() {
   "$python" benches/peers/torch_gloo.py "$1" "$2" "$3" "$repeats" 2>"$work/error"
 }
 peers() {
-  local world=$1 what=$2 mpi_count=$3 gloo_count=$4 group=$5 seconds
-  if [ -n "$mpi" ]; then
-    if seconds=$(mpi_seconds "$world" "$what" "$mpi_count"); then
-      keep "$mpi" "$group" "$seconds"
+  local world=$1 what=$2 mpi_count=$3 gloo_count=$4 group=$5 peer count seconds
+  for peer in mpi mpi_sm gloo; do
+    [ -n "${!peer}" ] || continue
+    count=$mpi_count
+    [ $peer != gloo ] || count=$gloo_count
+    if seconds=$("${peer}_seconds" "$world" "$what" "$count"); then
+      keep "${!peer}" "$group" "$seconds"
     else
-      not_run "$mpi" "$group: $(grep -v '^-*$' "$work/error" | head -n 1)"
-      mpi=""
+      not_run "${!peer}" "$group: $(grep -v '^-*$' "$work/error" | tail -n 1)"
+      printf -v "$peer" ''
     fi
-  fi
-  if [ -n "$gloo" ]; then
-    if seconds=$(gloo_seconds "$world" "$what" "$gloo_count"); then
-      keep "$gloo" "$group" "$seconds"
-    else
-      not_run "$gloo" "$group: $(tail -n 1 "$work/error")"
-      gloo=""
-    fi
-  fi
+  done
 }
 
 # Built before the first round, so that it is not a peer's neighbour.
-cargo bench --quiet --no-run --bench step --bench shm
+cargo bench --quiet --no-run --bench step --bench shm --bench all_reduce
 for ((round = 1; round <= rounds; round++)); do
   echo "round $round of $rounds" >&2
   for world in $worlds; do
@@ -136,6 +140,15 @@ for ((round = 1; round <= rounds; round++)); do
       for density in $densities; do
         name="step, $world replicas, $size elements, density $density"
         seconds=$(ours step "$name")
+        keep "$name" "$group" "$seconds"
+      done
+      peers "$world" all-reduce "$size" "$size" "$group"
+    done
+    for size in $dense; do
+      group="dense sum, $world replicas, $size elements"
+      for sum in "dense all-reduce" "uncompressed step"; do
+        name="$sum, $world replicas, $size elements"
+        seconds=$(ours all_reduce "$name")
         keep "$name" "$group" "$seconds"
       done
       peers "$world" all-reduce "$size" "$size" "$group"
@@ -174,15 +187,15 @@ awk -F '\t' -v json="$json" '
     if (!json) printf "%-64s %10s %-4s %8s  %s\n", "figure", "value", "unit", "ratio", "of"
     for (p = 1; p <= pairs; p++) {
       split(keys[p], part, "\t")
-      # Ours are named step or barrier; the peers by what they are.
-      if (part[1] !~ /^(step|barrier),/) {
+      # Ours are named by what they do; the peers by what they are.
+      if (part[1] !~ /^(step|barrier|dense all-reduce|uncompressed step),/) {
         row(part[1] ": " part[2], median(times[keys[p]]), "", "")
         continue
       }
       compared = 0
       for (q = 1; q <= pairs; q++) {
         split(keys[q], other, "\t")
-        if (other[2] != part[2] || other[1] ~ /^(step|barrier),/) continue
+        if (other[2] != part[2] || other[1] ~ /^(step|barrier|dense all-reduce|uncompressed step),/) continue
         mine = split(times[keys[p]], a, " "); split(times[keys[q]], b, " ")
         ratios = ""
         for (r = 1; r <= mine; r++) if (b[r] > 0) ratios = ratios " " a[r] / b[r]

@@ -3,6 +3,8 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("gradring's engine needs Linux: futexes, robust lists and /dev/shm");
 
+#[cfg(not(loom))]
+pub mod checkpoint;
 pub mod codec;
 #[cfg(not(loom))]
 pub mod exchange;
@@ -15,16 +17,20 @@ pub mod shm;
 /// What of the replica's code the loom models run.
 #[cfg(loom)]
 pub mod replica {
+    pub mod phases;
     pub mod progress;
 }
 
 #[cfg(not(loom))]
 pub use codec::policy::{Adaptive, Fixed, Quantile, TargetDensity, ThresholdPolicy};
 #[cfg(not(loom))]
-pub use codec::{Clipping, Dense, MomentumMemory, NamedRange, PostProcessor, Update};
+pub use codec::{
+    Clipping, Dense, Given, InResidual, MomentumMemory, NamedRange, Parameters, PostProcessor,
+    Update,
+};
 #[cfg(not(loom))]
 pub use exchange::{
-    Asynchronous, EpochEnd, Exchange, Reduction, Report, SettleReport, parameter_hash,
+    Asynchronous, Bypass, EpochEnd, Exchange, Reduction, Report, SettleReport, parameter_hash,
 };
 #[cfg(not(loom))]
 pub use launch::Launch;

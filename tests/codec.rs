@@ -11,6 +11,8 @@ mod encoding;
 mod exact;
 #[path = "codec/flushing.rs"]
 mod flushing;
+#[path = "codec/in_place.rs"]
+mod in_place;
 #[path = "codec/law.rs"]
 mod law;
 mod plain;

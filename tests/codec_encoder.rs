@@ -2,12 +2,16 @@
 
 #[path = "codec_encoder/config.rs"]
 mod config;
+#[path = "codec_encoder/keeping.rs"]
+mod keeping;
 #[path = "codec_encoder/limits.rs"]
 mod limits;
 #[path = "codec_encoder/misuse.rs"]
 mod misuse;
 #[path = "codec_encoder/model.rs"]
 mod model;
+#[path = "codec_encoder/parts.rs"]
+mod parts;
 mod plain;
 #[path = "codec_encoder/states.rs"]
 mod states;
@@ -16,10 +20,14 @@ mod steps;
 #[path = "codec_encoder/sums.rs"]
 mod sums;
 
-use gradring::codec::{Encoder, Message, Values};
+use gradring::codec::{Encoder, Given, Message, Values};
 
 /// Makes a whole step; its messages with their payloads.
 fn step(encoder: &mut Encoder, number: u64, update: Values<'_>) -> Vec<(Message, Vec<u8>)> {
+    step_given(encoder, number, update.into())
+}
+
+fn step_given(encoder: &mut Encoder, number: u64, update: Given<'_>) -> Vec<(Message, Vec<u8>)> {
     encoder.begin(number, update).expect("a step begins");
     let messages = (0..encoder.chunks())
         .map(|visit| {

@@ -15,9 +15,9 @@ fn noise(i: usize) -> f32 {
 }
 
 fn step(encoder: &mut Encoder, step: u64, update: &[f32]) {
-    encoder.begin(step, update.into()).expect("its length");
+    encoder.begin(step, update).expect("its length");
     for visit in 0..encoder.chunks() {
-        encoder.encode(visit, update.into()).expect("in turn");
+        encoder.encode(visit, update).expect("in turn");
     }
     encoder.end().expect("all were visited");
 }
@@ -75,7 +75,7 @@ fn ranges_that_share_a_threshold_are_sampled_as_if_they_stood_one_behind_the_oth
             .ranges(ranges())
             .build()
             .expect("ranges that cover the vector");
-        encoder.begin(7, (&update).into()).expect("its length");
+        encoder.begin(7, &update).expect("its length");
         let mut expected = Vec::new();
         let residual = vec![0.0; end_to_end.len()];
         Path::Scalar

@@ -27,6 +27,8 @@ mod poison;
 mod poisoned_barrier;
 #[path = "loom/progress.rs"]
 mod progress;
+#[path = "loom/reduce.rs"]
+mod reduce;
 #[path = "loom/ring.rs"]
 mod ring;
 #[path = "loom/run.rs"]

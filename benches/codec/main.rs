@@ -10,8 +10,8 @@ mod formats;
 use common::{Against, Bench, Random, Times, time};
 use gradring::codec::policy::{LastStep, PolicyInput, Quantile, ThresholdPolicy};
 use gradring::codec::{
-    Apply, BLOCK, Budget, CHUNK, ChunkOptions, Dense, Encoder, Path, Record, Residual, Unit,
-    Values, cut8,
+    Apply, BLOCK, Budget, CHUNK, ChunkOptions, Dense, Encoder, InResidual, Path, Record, Residual,
+    Unit, Values, cut8,
 };
 use half::{bf16, f16};
 use std::time::Duration;
@@ -33,6 +33,7 @@ fn main() {
         .filter(|path| path.is_available())
     {
         encode(&mut bench, path, &mut arena);
+        in_place(&mut bench, path, &mut arena);
         halves(&mut bench, path, &mut arena);
         dense(&mut bench, path, &mut arena);
         apply(&mut bench, path, &mut arena);
@@ -185,6 +186,44 @@ fn encode(bench: &mut Bench, path: Path, arena: &mut Arena) {
             (seen / density - 1.0).abs() < error,
             "{name}: the density was {seen:e}"
         );
+    }
+}
+
+/// What the trainer has added to the residual itself: 4 bytes to read an element, and next to nothing to write.
+fn in_place(bench: &mut Bench, path: Path, arena: &mut Arena) {
+    for density in DENSITIES {
+        let name = format!("{path} encode in place, density {density:e}");
+        if !bench.wants(&name) {
+            continue;
+        }
+        let unit = threshold(density);
+        let budget = Some(Budget {
+            max_hits: CHUNK - 1,
+            start: 0,
+        });
+        let options = ChunkOptions {
+            budget,
+            ..ChunkOptions::default()
+        };
+        let arena = std::cell::RefCell::new(&mut *arena);
+        let mut ours = || {
+            let arena = &mut **arena.borrow_mut();
+            arena.residual.copy_from_slice(&arena.update);
+            time(|| {
+                for residual in arena.residual.chunks_mut(CHUNK) {
+                    arena.payload.clear();
+                    path.encode(residual, InResidual, unit, &options, &mut arena.payload)
+                        .expect("at most a chunk");
+                }
+            })
+        };
+        let mut theirs = || arena.borrow_mut().roofline();
+        let times = bench.interleave(ROUNDS, &mut [&mut ours, &mut theirs]);
+        let against = Against {
+            ratio: times[0].over(&times[1]),
+            reference: "the time of r += u",
+        };
+        bench.report(&name, times[0].median() * 1e3, "ms", Some(against));
     }
 }
 

@@ -6,9 +6,9 @@
 
 use super::arithmetic::{INFINITY, LEAST_NORMAL, MAGNITUDE};
 use super::cpu::Kernels;
-use super::encode::{EncodeError, Encoded, lengths, look_at};
+use super::encode::{Encoded, look_at};
 use super::format::{DecodeError, Format};
-use super::values::Element;
+use super::given::{Cursor, PIECE, Room, with_piece};
 
 /// The numbers of a dense payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,22 +67,27 @@ pub(crate) fn from_bf16(m: u16) -> f32 {
     f32::from_bits(u32::from(m) << 16)
 }
 
-pub(super) fn encode<T: Element>(
+/// Encodes a chunk; `update` has an element for each of the residual's.
+pub(super) fn encode(
     kernels: Kernels,
     residual: &mut [f32],
-    update: &[T],
+    mut update: Cursor<'_>,
     number: Dense,
     out: &mut Vec<u8>,
-) -> Result<Encoded, EncodeError> {
-    lengths(residual, update)?;
-    let bytes = number.bytes() * update.len();
+) -> Encoded {
+    let bytes = number.bytes() * residual.len();
     out.reserve(bytes);
     let spare = &mut out.spare_capacity_mut()[..bytes];
-    let dropped = kernels.dense(number, update, residual, spare);
+    let (mut dropped, mut room) = (0, Room::default());
+    let pieces = residual.chunks_mut(PIECE);
+    for (residual, spare) in pieces.zip(spare.chunks_mut(number.bytes() * PIECE)) {
+        let piece = update.next(residual.len(), &mut room);
+        dropped += with_piece!(piece, update => kernels.dense(number, update, residual, spare));
+    }
     // SAFETY: the kernel wrote a value for each element.
     unsafe { out.set_len(out.len() + bytes) };
     let (residual_max, residual_l1) = look_at(residual);
-    Ok(Encoded {
+    Encoded {
         format: number.format(),
         hits: 0,
         dropped,
@@ -90,7 +95,7 @@ pub(super) fn encode<T: Element>(
         mean: 0.0,
         residual_max,
         residual_l1,
-    })
+    }
 }
 
 /// The bits of a payload's values as f32.

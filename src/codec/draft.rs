@@ -7,6 +7,7 @@ use super::arithmetic::{INFINITY, SIGN, Unit};
 use super::cpu::{Kernels, Logged, Rule, SLACK, Tally};
 use super::encode::{ChunkOptions, Encoded, look_at};
 use super::format::{Format, NEGATIVE, bitmap_len, half, hits_of, sparse_len};
+use super::given::{self, Cursor, Room, with_piece};
 use super::values::Element;
 use super::{BLOCK, CHUNK};
 use std::mem::MaybeUninit;
@@ -16,7 +17,7 @@ use std::ops::RangeInclusive;
 pub(crate) const CODE: usize = 2;
 
 /// Elements between two looks at which format is the smaller one. Pieces never cross a block's end.
-const PIECE: usize = 4096;
+const PIECE: usize = given::PIECE;
 const _: () = assert!(BLOCK.is_multiple_of(PIECE) && PIECE.is_multiple_of(32));
 
 /// One hit in so many elements makes a piece dense.
@@ -102,11 +103,11 @@ impl Draft {
     /// The fused pass over a chunk: accumulates, and collects all hits (none if even the largest budget is 0).
     ///
     /// `budgets`: what the budget in [`finish`](Draft::finish) may come to be.
-    pub(crate) fn fill<T: Element>(
+    pub(crate) fn fill(
         &mut self,
         kernels: Kernels,
         residual: &mut [f32],
-        update: &[T],
+        mut update: Cursor<'_>,
         unit: Unit,
         budgets: RangeInclusive<usize>,
     ) {
@@ -137,10 +138,12 @@ impl Draft {
             },
             dense: false,
         };
-        for (update, residual) in update.chunks(PIECE).zip(residual.chunks_mut(PIECE)) {
-            let seen = self.piece(kernels, &rule, update, residual);
+        let mut room = Room::default();
+        for residual in residual.chunks_mut(PIECE) {
+            let piece = update.next(residual.len(), &mut room);
+            let seen = with_piece!(piece, update => self.piece(kernels, &rule, update, residual));
             // The next piece is likely to be as this one.
-            rule.dense = DENSE * seen.hits > update.len();
+            rule.dense = DENSE * seen.hits > residual.len();
             self.tally.add(seen);
         }
     }

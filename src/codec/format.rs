@@ -319,6 +319,22 @@ pub enum DecodeError {
         /// The target's length.
         found: usize,
     },
+    /// The record would end past the target's elements.
+    #[error("a record of {elements} elements at element {start} cannot be applied to {found}")]
+    Place {
+        /// The record's elements.
+        elements: usize,
+        /// Where its first one was to go.
+        start: usize,
+        /// The target's elements.
+        found: usize,
+    },
+    /// A list of slices has none for an element below the number that it said it had.
+    #[error("no part of the target holds element {element}; what lies before it has been applied")]
+    Part {
+        /// The element.
+        element: usize,
+    },
     /// The scaled unit is not a finite canonical number of at least 0.
     #[error("the scaled unit is {found:e}; it must be finite, not subnormal, and at least +0")]
     ScaledUnit {

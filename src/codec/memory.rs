@@ -6,8 +6,10 @@
 //! so that a motion that is already out does not go on (factor masking).
 
 use super::arithmetic::canon;
+use super::given::{Given, Room, with_piece};
 use super::residual::{Residual, ResidualError};
-use super::values::{Element, SINGLES, Values, with_slice};
+use super::values::{Element, SINGLES, Values};
+use std::ops::Range;
 use thiserror::Error;
 
 /// What a momentum memory is made with.
@@ -89,12 +91,27 @@ impl Velocity {
 
     /// `w = canon(canon(m w) + canon(c g))`. An element of the gradient that is not finite, or with which w would not be,
     /// is left out. How many there were.
-    pub(super) fn accumulate(&mut self, gradient: Values<'_>) -> u64 {
+    pub(super) fn accumulate(&mut self, gradient: Given<'_>) -> u64 {
         let scale = self.scale(gradient);
+        self.add(0..self.velocity.len(), gradient, scale)
+    }
+
+    /// Whether gradients are scaled by the norm of all of them.
+    pub(super) fn clips(&self) -> bool {
+        self.settings.norm.is_some()
+    }
+
+    /// The same of some elements, without local clipping.
+    pub(super) fn accumulate_part(&mut self, elements: Range<usize>, part: Values<'_>) -> u64 {
+        self.add(elements, Given::Slice(part), 1.0)
+    }
+
+    fn add(&mut self, elements: Range<usize>, gradient: Given<'_>, scale: f32) -> u64 {
         let momentum = self.settings.momentum;
         let mut dropped = 0;
-        let mut velocity = &mut self.velocity[..];
-        pieces(gradient, |gradient| {
+        let mut velocity = &mut self.velocity[elements];
+        let elements = velocity.len();
+        pieces(elements, gradient, |gradient| {
             let (now, rest) = std::mem::take(&mut velocity).split_at_mut(gradient.len());
             velocity = rest;
             let mut left_out = 0u32;
@@ -111,14 +128,15 @@ impl Velocity {
     }
 
     /// What gradients are multiplied with.
-    fn scale(&self, gradient: Values<'_>) -> f32 {
+    fn scale(&self, gradient: Given<'_>) -> f32 {
         let Some(norm) = self.settings.norm else {
             return 1.0;
         };
         let most = f64::from(norm) / (self.replicas as f64).sqrt();
         // Four sums, in a fixed order: the same bits everywhere.
         let mut sums = [0f64; 4];
-        pieces(gradient, |gradient| {
+        let elements = self.velocity.len();
+        pieces(elements, gradient, |gradient| {
             for few in gradient.chunks(4) {
                 for (sum, &g) in sums.iter_mut().zip(few) {
                     let g = if g.is_finite() { f64::from(g) } else { 0.0 };
@@ -135,8 +153,16 @@ impl Velocity {
     }
 
     /// What is handed to the encoder.
-    pub(super) fn values(&self) -> Values<'_> {
-        Values::F32(&self.velocity)
+    pub(super) fn values(&self) -> Given<'_> {
+        Given::Slice(Values::F32(&self.velocity))
+    }
+
+    pub(super) fn velocity(&self) -> &[f32] {
+        &self.velocity
+    }
+
+    pub(super) fn velocity_mut(&mut self) -> &mut [f32] {
+        &mut self.velocity
     }
 
     /// Starts an element anew.
@@ -146,11 +172,15 @@ impl Velocity {
 }
 
 /// Calls `with` for at most [`SINGLES`] elements at a time, as f32.
-fn pieces(values: Values<'_>, mut with: impl FnMut(&[f32])) {
-    let mut room = [0f32; SINGLES];
-    with_slice!(values, values => for piece in values.chunks(SINGLES) {
-        with(Element::singles(piece, &mut room));
-    });
+pub(crate) fn pieces(elements: usize, gradient: Given<'_>, mut with: impl FnMut(&[f32])) {
+    let (mut cursor, mut left) = (gradient.cursor(), elements);
+    let (mut singles, mut room) = ([0f32; SINGLES], Room::default());
+    while left > 0 {
+        let count = left.min(SINGLES);
+        let piece = cursor.next(count, &mut room);
+        with_piece!(piece, piece => with(Element::singles(piece, &mut singles)));
+        left -= count;
+    }
 }
 
 #[cfg(test)]
@@ -167,11 +197,11 @@ mod tests {
         let mut memory = velocity(MomentumMemory::new(0.5).unwrap(), 1, 3);
         let gradient = [1.0f32, -2.0, 0.0];
         for _ in 0..3 {
-            assert_eq!(memory.accumulate(Values::F32(&gradient)), 0);
+            assert_eq!(memory.accumulate(Given::from(&gradient)), 0);
         }
         assert_eq!(&memory.velocity[..], [1.75, -3.5, 0.0]);
         memory.mask(1);
-        memory.accumulate(Values::F32(&gradient));
+        memory.accumulate(Given::from(&gradient));
         assert_eq!(&memory.velocity[..], [1.875, -2.0, 0.0]);
     }
 
@@ -182,17 +212,17 @@ mod tests {
         let bf16s: Vec<bf16> = singles.iter().map(|&x| bf16::from_f32(x)).collect();
         let expected = |halves: Vec<f32>| {
             let mut memory = velocity(MomentumMemory::new(0.9).unwrap(), 2, 2500);
-            memory.accumulate(Values::F32(&halves));
+            memory.accumulate(Given::from(&halves));
             memory.velocity.to_vec()
         };
         let mut memory = velocity(MomentumMemory::new(0.9).unwrap(), 2, 2500);
-        memory.accumulate(Values::F16(&f16s));
+        memory.accumulate(Given::from(&f16s));
         assert_eq!(
             &memory.velocity[..],
             expected(f16s.iter().map(|x| x.to_f32()).collect())
         );
         let mut memory = velocity(MomentumMemory::new(0.9).unwrap(), 2, 2500);
-        memory.accumulate(Values::Bf16(&bf16s));
+        memory.accumulate(Given::from(&bf16s));
         assert_eq!(
             &memory.velocity[..],
             expected(bf16s.iter().map(|x| x.to_f32()).collect())
@@ -204,20 +234,20 @@ mod tests {
         let settings = MomentumMemory::new(0.0).unwrap().with_local_clipping(2.0);
         // A quarter of the replicas: half of the norm.
         let mut memory = velocity(settings.unwrap(), 4, 3);
-        memory.accumulate(Values::F32(&[3.0, -4.0, f32::NAN]));
+        memory.accumulate(Given::from(&[3.0, -4.0, f32::NAN]));
         for (w, expected) in memory.velocity.iter().zip([0.6, -0.8, 0.0]) {
             assert!((w - expected).abs() < 1e-6, "{w} is not {expected}");
         }
-        memory.accumulate(Values::F32(&[0.5, 0.5, 0.5]));
+        memory.accumulate(Given::from(&[0.5, 0.5, 0.5]));
         assert_eq!(&memory.velocity[..], [0.5, 0.5, 0.5]);
     }
 
     #[test]
     fn what_is_not_finite_is_left_out_and_counted() {
         let mut memory = velocity(MomentumMemory::new(0.5).unwrap(), 1, 4);
-        memory.accumulate(Values::F32(&[1.0, 1.0, f32::MAX, 1e-45]));
+        memory.accumulate(Given::from(&[1.0, 1.0, f32::MAX, 1e-45]));
         let dropped =
-            memory.accumulate(Values::F32(&[f32::NAN, f32::NEG_INFINITY, f32::MAX, -0.0]));
+            memory.accumulate(Given::from(&[f32::NAN, f32::NEG_INFINITY, f32::MAX, -0.0]));
         assert_eq!(dropped, 3);
         assert_eq!(&memory.velocity[..], [0.5, 0.5, f32::MAX / 2.0, 0.0]);
         assert!(memory.velocity.iter().all(|w| w.to_bits() != 0x8000_0000));

@@ -11,7 +11,9 @@
 //! | [`format`](mod@format) | what a payload looks like, its length, and the checks on one that came from elsewhere |
 //! | [`encode`] | one fused pass: accumulate, threshold, collect |
 //! | [`dense`] | a chunk without compression |
-//! | [`values`] | updates of f32, f16 and bf16 |
+//! | [`values`] | numbers of f32, f16 and bf16 |
+//! | [`given`] | updates: one slice, a list of slices, or in the residual already |
+//! | [`parameters`] | what records are applied to: one slice, or a list of slices |
 //! | [`apply`] | a record onto parameters or onto a sum |
 //! | [`sample`] | the magnitudes of some elements, before the step |
 //! | [`Encoder`] | a whole vector: residual, thresholds by range, momentum memory, post-processor, threads |
@@ -50,7 +52,9 @@ mod draft;
 pub mod encode;
 mod encoder;
 pub mod format;
+pub mod given;
 mod memory;
+pub mod parameters;
 pub mod policy;
 mod pool;
 mod post;
@@ -67,15 +71,20 @@ pub use dense::Dense;
 pub use encode::{Budget, ChunkOptions, Clip, ClipError, EncodeError, Encoded};
 pub use encoder::{
     Encoder, EncoderBuilder, EncoderError, MOST_THREADS, Message, ScopeState, ScopeStateError,
+    VectorsError,
 };
 pub use format::{DecodeError, Format, Record, UnknownFormat, payload_len};
+pub(crate) use format::{bitmap_len, sparse_len};
+pub use given::{Given, InResidual, Update};
+pub(crate) use memory::pieces;
 pub use memory::{MemoryError, MomentumMemory};
+pub use parameters::Parameters;
 pub use post::{Clipping, ClippingError, PostInput, PostProcessor};
 pub use ranges::NamedRange;
-pub(crate) use ranges::{Chunk, ChunkCoding, visited};
+pub(crate) use ranges::{Chunk, ChunkCoding, in_dense_chunks, visited};
 pub use residual::{Residual, ResidualError};
 pub use stats::{ResidualPercentiles, ScopeStats, StepStats};
-pub use values::{Update, Values};
+pub use values::Values;
 
 /// Elements of a block: what a hit's 15-bit index can address.
 pub const BLOCK: usize = 32_768;

@@ -99,6 +99,11 @@ pub(super) fn chunks(
     })
 }
 
+/// A vector without ranges, all of which is sent dense.
+pub(crate) fn in_dense_chunks(elements: usize, number: Dense) -> Vec<Chunk> {
+    chunks([(elements, ChunkCoding::Dense(number))]).collect()
+}
+
 /// Which of a vector's `chunks` is visited as number `visit` of step `step`: a limit must not starve the last ones.
 pub(crate) fn visited(step: u64, visit: usize, chunks: usize) -> usize {
     ((step % chunks as u64) as usize + visit) % chunks

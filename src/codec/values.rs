@@ -1,5 +1,7 @@
 //! The numbers of an update, in the type in which the trainer has them.
 
+use super::arithmetic::{LEAST_NORMAL, TINY};
+use super::given::Nothing;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::ops::Range;
@@ -43,6 +45,15 @@ impl<'a> Values<'a> {
             Values::Bf16(values) => Values::Bf16(&values[range]),
         }
     }
+
+    /// All of them as f32, into as much room.
+    pub(crate) fn to_singles(self, room: &mut [f32]) {
+        match self {
+            Values::F32(values) => room.copy_from_slice(values),
+            Values::F16(values) => values.convert_to_f32_slice(room),
+            Values::Bf16(values) => values.convert_to_f32_slice(room),
+        }
+    }
 }
 
 /// Calls a generic function with the slice inside.
@@ -71,47 +82,12 @@ macro_rules! from_slices {
             }
         }
 
-        impl Update for Vec<$element> {
-            fn values(&self) -> Values<'_> {
-                Values::$variant(self)
-            }
-        }
-
-        impl Update for &[$element] {
-            fn values(&self) -> Values<'_> {
-                Values::$variant(self)
-            }
-        }
-
-        impl Update for &mut [$element] {
-            fn values(&self) -> Values<'_> {
-                Values::$variant(self)
-            }
-        }
-
-        impl<const N: usize> Update for [$element; N] {
-            fn values(&self) -> Values<'_> {
-                Values::$variant(self)
-            }
-        }
-
         impl<'a, const N: usize> From<&'a [$element; N]> for Values<'a> {
             fn from(values: &'a [$element; N]) -> Self {
                 Values::$variant(values)
             }
         }
     )*};
-}
-/// What can be handed over as an update: vectors, arrays and slices of f32, f16 or bf16.
-pub trait Update {
-    /// Its elements.
-    fn values(&self) -> Values<'_>;
-}
-
-impl Update for Values<'_> {
-    fn values(&self) -> Values<'_> {
-        *self
-    }
 }
 
 from_slices!(f32 => F32, f16 => F16, bf16 => Bf16);
@@ -121,6 +97,13 @@ pub(crate) const SINGLES: usize = 1024;
 
 /// What an update's element can be.
 pub(crate) trait Element: super::cpu::Input {
+    /// Whether it stands for nothing: the update is in the residual already. What is not finite there cannot be had back
+    /// and becomes +0.
+    const IN_RESIDUAL: bool = false;
+
+    /// Bits of the magnitude below which a sum, if it is not 0, has to be looked at with care.
+    const TINY: u32 = TINY;
+
     fn to_f32(self) -> f32;
 
     /// At most [`SINGLES`] elements as f32; `room` is used if they are not.
@@ -136,6 +119,23 @@ impl Element for f32 {
     #[inline(always)]
     fn singles<'a>(piece: &'a [f32], _: &'a mut [f32; SINGLES]) -> &'a [f32] {
         piece
+    }
+}
+
+impl Element for Nothing {
+    const IN_RESIDUAL: bool = true;
+    /// Nothing is added: only what is subnormal already changes.
+    const TINY: u32 = LEAST_NORMAL;
+
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        0.0
+    }
+
+    #[inline(always)]
+    fn singles<'a>(piece: &'a [Nothing], _: &'a mut [f32; SINGLES]) -> &'a [f32] {
+        const ZEROS: &[f32; SINGLES] = &[0.0; SINGLES];
+        &ZEROS[..piece.len()]
     }
 }
 

@@ -1,15 +1,14 @@
 //! The asynchronous schedule: nobody is ever blocked by a slow peer, and nothing is lost.
 //!
 //! A step publishes, chunk by chunk, what fits this rank's ring at that moment; what does not fit stays in the residual
-//! and goes out later. It applies what has come at its start, between its chunks and at its end, in whatever order it has come. So replicas
+//! and goes out later. It applies what has come at its start and at its end, in whatever order it has come. So replicas
 //! hold the same sum of updates only up to what is still under way, and up to the order of additions in f32, until they
 //! [settle](super::settle).
 
-use super::lockstep::scaled;
-use super::{Exchange, Reduction, Report, codec_error, nanoseconds};
+use super::taking::{largest_payload, payload_of, scaled};
+use super::{Exchange, Reduction, Report, Target, codec_error, nanoseconds};
 use crate::codec::{
-    Apply, Chunk, ChunkCoding, Format, Message, Path, Record as Payload, Unit, Values, canon,
-    payload_len, visited,
+    Apply, Chunk, Given, Message, Parameters, Path, Record as Payload, Unit, canon, visited,
 };
 use crate::replica::port::{Accepts, Port, Taken};
 use crate::replica::record::{HAS_DATA, Record, RecordKind};
@@ -66,27 +65,15 @@ impl Asynchronous {
 }
 
 /// What an asynchronous exchange knows besides its encoder.
-#[derive(Debug)]
-pub(super) struct State {
-    pub(super) settings: Asynchronous,
+#[derive(Debug, Default)]
+pub(super) struct Since {
     /// How many settles there have been.
     pub(super) settles: u64,
     /// Elements that were not finite, since the last settle.
     pub(super) dropped: u64,
-    /// The chunk that is visited first in the next step: the one after this step's first one, or the first that had no
-    /// room. With less room than chunks, a place that moves by one a step would leave most of them out for long.
+    /// The chunk that the next step visits first: the one behind the first of the last step, or the first that had no room
+    /// in it. With less room than chunks, a place that moves by one a step would leave most of them out for long.
     first: usize,
-}
-
-impl State {
-    pub(super) fn new(settings: Asynchronous) -> Self {
-        Self {
-            settings,
-            settles: 0,
-            dropped: 0,
-            first: 0,
-        }
-    }
 }
 
 /// Applies records of asynchronous steps, one by one.
@@ -96,7 +83,7 @@ pub(super) struct Applying<'a> {
     pub(super) layout: &'a [Chunk],
     /// 1 / world size, rounded once, where the mean is asked for.
     pub(super) inverse: Option<f32>,
-    pub(super) parameters: &'a mut [f32],
+    pub(super) parameters: &'a mut dyn Parameters,
     /// Records applied, this replica's own left out.
     pub(super) records: u64,
     pub(super) not_finite: u64,
@@ -109,7 +96,7 @@ impl<'a> Applying<'a> {
         path: Path,
         layout: &'a [Chunk],
         scale: (Reduction, usize),
-        parameters: &'a mut [f32],
+        parameters: &'a mut dyn Parameters,
     ) -> Self {
         Self {
             exchange,
@@ -150,18 +137,12 @@ impl<'a> Applying<'a> {
         };
         let (format, unit) =
             scaled(&record, chunk.coding).map_err(|what| wait.protocol(rank, || what))?;
-        let length = payload_len(format, chunk.elements.len(), record.hits as usize);
-        if length != Some(taken.payload_len()) {
-            let found = taken.payload_len();
-            return Err(wait.protocol(rank, || {
-                format!("payload of {found} bytes, expected {length:?}")
-            }));
-        }
+        let elements = chunk.elements.len();
         let payload = Payload {
             format,
             hits: record.hits,
-            elements: chunk.elements.len(),
-            payload: taken.take(),
+            elements,
+            payload: payload_of(taken, wait, rank, format, elements)?,
         };
         self.add(record.chunk as usize, unit, &payload)
             .map_err(|what| wait.protocol(rank, || what))?;
@@ -171,21 +152,13 @@ impl<'a> Applying<'a> {
     }
 
     fn add(&mut self, chunk: usize, unit: f32, payload: &Payload<'_>) -> Result<(), String> {
-        let target = &mut self.parameters[self.layout[chunk].elements.clone()];
+        let start = self.layout[chunk].elements.start;
         let x = self.inverse.map_or(unit, |inverse| canon(unit * inverse));
-        let applied = self.path.apply(payload, x, Apply::Subtract, target);
+        let applied = self
+            .path
+            .apply_at(payload, x, Apply::Subtract, self.parameters, start);
         self.not_finite += u64::from(applied.map_err(|error| error.to_string())?.not_finite);
         Ok(())
-    }
-}
-
-/// The payload of the largest record that a chunk could come to: the smaller of its two formats, at its largest.
-fn largest(chunk: &Chunk) -> usize {
-    let elements = chunk.elements.len();
-    let length = |format| payload_len(format, elements, 0).unwrap_or(0);
-    match chunk.coding {
-        ChunkCoding::Threshold(_) => length(Format::Bitmap).max(length(Format::Sparse)),
-        ChunkCoding::Dense(number) => length(number.format()),
     }
 }
 
@@ -277,7 +250,7 @@ impl Step<'_> {
         self.applying.decode_ns += nanoseconds(began);
         // Its own cursor must not hold the ring. All before this frame have been given back in the same way.
         if let Some(taken) = self.port.peek(rank)? {
-            taken.skip();
+            taken.give_back();
         }
         Ok(())
     }
@@ -288,20 +261,22 @@ impl Exchange {
     /// the settle with which it may end.
     pub(super) fn step_asynchronously(
         &mut self,
-        update: Option<Values<'_>>,
-        parameters: &mut [f32],
+        settings: Asynchronous,
+        update: Option<Given<'_>>,
+        target: Target<'_>,
     ) -> Result<Report, Error> {
-        self.check_length("parameters", parameters.len())?;
-        if let Some(update) = update {
-            self.check_length("the update", update.len())?;
+        if target.apply == Apply::Add {
+            return Err(Error::Invalid {
+                what: "a reduced sum",
+                expected: "an exchange that is not asynchronous".into(),
+                found: "an asynchronous one, whose steps have no common sum".into(),
+            });
         }
+        let parameters = target.vector;
         let start = Instant::now();
         let shared = Arc::clone(&self.shared);
         let engine = &mut *shared.engine();
-        let Some(settings) = self.asynchronous.as_ref().map(|state| state.settings) else {
-            return Err(not_asynchronous("an asynchronous step"));
-        };
-        let length = self.encoder.elements() as u64;
+        let length = self.length as u64;
         let operation = Operation::new(Kind::AsynchronousStep, self.index, length, 0);
         if engine.unsettled.is_some_and(|other| other != self.index) {
             let rank = shared.rank;
@@ -311,7 +286,8 @@ impl Exchange {
         wait.check_lives()?;
         // Without data too: this rank counts its steps, and the others' records are for it to take.
         engine.unsettled = Some(self.index);
-        let mut report = self.publish_and_apply(&shared, engine, &wait, update, parameters)?;
+        let mut report =
+            self.publish_and_apply(&shared, engine, &wait, settings, update, parameters)?;
         engine.steps += 1;
         shared.pace().stepping(engine.steps);
         shared.segment.bells().ring();
@@ -320,6 +296,7 @@ impl Exchange {
         let settled = settles.then(|| self.settle_with(&shared, engine, parameters, false));
         report.settled = settled.transpose()?;
         report.wait_ns = nanoseconds(start).saturating_sub(report.encode_ns + report.decode_ns);
+        shared.count(&report.counters(update.is_some()));
         Ok(report)
     }
 
@@ -328,12 +305,13 @@ impl Exchange {
         shared: &Shared,
         engine: &mut Engine,
         wait: &Wait<'_>,
-        update: Option<Values<'_>>,
-        parameters: &mut [f32],
+        settings: Asynchronous,
+        update: Option<Given<'_>>,
+        parameters: &mut dyn Parameters,
     ) -> Result<Report, Error> {
         let layout = self.encoder.layout();
         let identity = self.settle_operation().identity();
-        let (steps, max_lag) = (engine.steps, self.max_lag());
+        let (steps, max_lag) = (engine.steps, settings.max_lag);
         let scale = (self.reduction, shared.world_size);
         let mut step = Step {
             port: Port::accepting(Accepts::Steps, shared, engine, *wait, identity),
@@ -349,19 +327,19 @@ impl Exchange {
         if let Some(update) = update {
             let began = Instant::now();
             self.encoder.begin(self.step, update).map_err(codec_error)?;
-            let first = self.asynchronous.as_ref().map_or(0, |state| state.first);
+            let first = self.since_settle.first;
             self.encoder.visit_from(first);
-            let mut next = None;
+            let mut without_room = None;
             step.report.encode_ns += nanoseconds(began);
             for visit in 0..layout.len() {
                 let number = visited(first as u64, visit, layout.len());
-                let fits = step.port.fits(largest(&layout[number]))?;
+                let fits = step.port.fits(largest_payload(&layout[number]))?;
                 let began = Instant::now();
                 if fits {
                     let message = self.encoder.encode(visit, update).map_err(codec_error)?;
                     step.report.encode_ns += nanoseconds(began);
                     step.send(number, &message, self.encoder.payload())?;
-                    // What comes meanwhile, so that others have room too.
+                    // What has come meanwhile, so that the others have room too.
                     step.apply_all()?;
                 } else {
                     self.encoder
@@ -369,15 +347,14 @@ impl Exchange {
                         .map_err(codec_error)?;
                     step.report.encode_ns += nanoseconds(began);
                     step.report.accumulated_chunks += 1;
-                    next = next.or(Some(number));
+                    without_room = without_room.or(Some(number));
                 }
             }
             self.encoder.end().map_err(codec_error)?;
             step.report.note(&self.encoder);
-            if let Some(state) = &mut self.asynchronous {
-                state.dropped = state.dropped.saturating_add(step.report.dropped);
-                state.first = next.unwrap_or((first + 1) % layout.len());
-            }
+            let dropped = &mut self.since_settle.dropped;
+            *dropped = dropped.saturating_add(step.report.dropped);
+            self.since_settle.first = without_room.unwrap_or((first + 1) % layout.len());
         }
         step.apply_all()?;
         let Step {
@@ -391,25 +368,9 @@ impl Exchange {
         Ok(report)
     }
 
-    fn max_lag(&self) -> u64 {
-        self.asynchronous
-            .as_ref()
-            .map_or(u64::MAX, |state| state.settings.max_lag)
-    }
-
     /// The settle that comes next: the steps before it carry its identity.
     pub(super) fn settle_operation(&self) -> Operation {
-        let settles = self.asynchronous.as_ref().map_or(0, |state| state.settles);
-        let length = self.encoder.elements() as u64;
-        Operation::new(Kind::Settle, self.index, length, settles)
-    }
-}
-
-/// What only an asynchronous exchange has was asked of another one.
-pub(super) fn not_asynchronous(what: &'static str) -> Error {
-    Error::Invalid {
-        what,
-        expected: "an exchange made with Builder::asynchronous".into(),
-        found: "a lockstep exchange".into(),
+        let settles = self.since_settle.settles;
+        Operation::new(Kind::Settle, self.index, self.length as u64, settles)
     }
 }

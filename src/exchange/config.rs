@@ -1,11 +1,12 @@
 //! What an exchange is made with, and what of it must agree.
 
-use super::Exchange;
-use super::asynchronous::{Asynchronous, State};
+use super::asynchronous::{Asynchronous, Since};
+use super::external::Sources;
+use super::{Bypass, Exchange};
 use crate::codec::policy::{PolicyError, ThresholdPolicy};
 use crate::codec::{
-    ClippingError, Encoder, EncoderBuilder, EncoderError, MemoryError, MomentumMemory, NamedRange,
-    Path, PostProcessor,
+    ClippingError, Dense, Encoder, EncoderBuilder, EncoderError, MemoryError, MomentumMemory,
+    NamedRange, Path, PostProcessor,
 };
 use crate::replica::{Error, Kind, Operation, Replica, gather};
 use std::sync::Arc;
@@ -20,16 +21,42 @@ pub enum Reduction {
     Sum,
 }
 
+/// In which order things are done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Schedule {
+    Lockstep,
+    //STREAM Streamed,
+    Asynchronous(Asynchronous),
+    Uncompressed(Dense),
+    Bypass(Bypass),
+}
+
+impl std::fmt::Display for Schedule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Lockstep => f.write_str("lockstep"),
+            Self::Asynchronous(_) => f.write_str("asynchronous"),
+            Self::Uncompressed(number) => write!(f, "uncompressed as {number}"),
+            Self::Bypass(Bypass::Encoded) => f.write_str("a bypass"),
+            Self::Bypass(Bypass::Whole) => f.write_str("a bypass with whole updates"),
+        }
+    }
+}
+
 /// How an exchange is made.
 #[derive(Debug)]
 pub struct Builder {
     length: usize,
     reduction: Reduction,
     check_every: u64,
-    asynchronous: Option<Asynchronous>,
+    schedule: Schedule,
+    /// Schedules that were asked for one after the other.
+    conflict: Option<[Schedule; 2]>,
     path: Option<Path>,
     memory: Option<MomentumMemory>,
     encoder: EncoderBuilder,
+    /// The first setting made that only compression has.
+    of_compression: Option<&'static str>,
 }
 
 impl Builder {
@@ -38,11 +65,30 @@ impl Builder {
             length,
             reduction: Reduction::Mean,
             check_every: 100,
-            asynchronous: None,
+            schedule: Schedule::Lockstep,
+            conflict: None,
             path: None,
             memory: None,
             encoder: Encoder::builder(length).name("model"),
+            of_compression: None,
         }
+    }
+
+    /// Sends everything, every step, without any residual: as f32, or as bf16 with half the bytes and 8 significant bits.
+    /// Must agree. Default: compressed.
+    ///
+    /// The values of all replicas that give data are summed from +0 in rank order, then divided for Mean, then applied
+    /// once. An element that is not finite, or that makes the sum so far infinite, is left out and counted for its rank
+    /// ([`Error::NonFinite`]). As bf16 every value is rounded when it is sent and the sum once more; what that takes away
+    /// is lost: [`NamedRange::dense`] keeps it. What only compression has, such as a policy or ranges, must not be set.
+    /// Source: Deeplearning4j's `BasicGradientsAccumulator`, AdaptDL's plain synchronization.
+    #[must_use]
+    pub fn uncompressed(self, number: Dense) -> Self {
+        self.scheduled(Schedule::Uncompressed(number))
+    }
+
+    fn of_compression(&mut self, what: &'static str) {
+        self.of_compression.get_or_insert(what);
     }
 
     /// The exchange's name, for messages. Must agree. Default: "model".
@@ -63,6 +109,7 @@ impl Builder {
     /// [`Quantile`](crate::codec::policy::Quantile) at density 1e-2.
     #[must_use]
     pub fn policy(mut self, policy: impl ThresholdPolicy + 'static) -> Self {
+        self.of_compression("a threshold policy");
         self.encoder = self.encoder.policy(policy);
         self
     }
@@ -71,6 +118,7 @@ impl Builder {
     /// sent dense. Must agree. Default: one range, with the common threshold.
     #[must_use]
     pub fn ranges(mut self, ranges: impl IntoIterator<Item = NamedRange>) -> Self {
+        self.of_compression("ranges");
         self.encoder = self.encoder.ranges(ranges);
         self
     }
@@ -78,6 +126,7 @@ impl Builder {
     /// What is done to the residual after the hits. Its kind must agree. Default: nothing.
     #[must_use]
     pub fn post_processor(mut self, post: impl PostProcessor + 'static) -> Self {
+        self.of_compression("a post-processor");
         self.encoder = self.encoder.post_processor(post);
         self
     }
@@ -85,6 +134,7 @@ impl Builder {
     /// Momentum in front of the encoder, for trainers that hand over gradients. Must agree. Default: none.
     #[must_use]
     pub fn momentum(mut self, memory: MomentumMemory) -> Self {
+        self.of_compression("a momentum memory");
         self.memory = Some(memory);
         self
     }
@@ -92,6 +142,7 @@ impl Builder {
     /// How many threads of this replica encode, the caller's included. The bytes are those of one. Default: 1.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
+        self.of_compression("encoding threads");
         self.encoder = self.encoder.threads(threads);
         self
     }
@@ -99,6 +150,7 @@ impl Builder {
     /// Keeps the places of a step's own hits for [`Encoder::hits`]. Default: no.
     #[must_use]
     pub fn keep_hits(mut self, keep: bool) -> Self {
+        self.of_compression("keeping hits");
         self.encoder = self.encoder.keep_hits(keep);
         self
     }
@@ -106,6 +158,7 @@ impl Builder {
     /// Makes [`Encoder::percentiles`] after each step, which takes 10 to 50 times as long as encoding. Default: no.
     #[must_use]
     pub fn debug(mut self, debug: bool) -> Self {
+        self.of_compression("debugging percentiles");
         self.encoder = self.encoder.debug(debug);
         self
     }
@@ -120,8 +173,21 @@ impl Builder {
 
     /// Steps without waiting for the others. Must agree, with both numbers. Default: lockstep.
     #[must_use]
-    pub fn asynchronous(mut self, settings: Asynchronous) -> Self {
-        self.asynchronous = Some(settings);
+    pub fn asynchronous(self, settings: Asynchronous) -> Self {
+        self.scheduled(Schedule::Asynchronous(settings))
+    }
+
+    /// Leaves out the rings: for a world of one, where nobody else takes part. Default: not.
+    #[must_use]
+    pub fn bypass(self, how: Bypass) -> Self {
+        self.scheduled(Schedule::Bypass(how))
+    }
+
+    fn scheduled(mut self, schedule: Schedule) -> Self {
+        if self.schedule != Schedule::Lockstep && self.schedule != schedule {
+            self.conflict = Some([self.schedule, schedule]);
+        }
+        self.schedule = schedule;
         self
     }
 
@@ -142,12 +208,16 @@ impl Builder {
             length,
             reduction,
             check_every,
-            asynchronous,
+            schedule,
+            conflict,
             path,
             memory,
             mut encoder,
+            of_compression,
         } = self;
-        asynchronous.map_or(Ok(()), Asynchronous::check)?;
+        if let Schedule::Asynchronous(settings) = schedule {
+            settings.check()?;
+        }
         if length == 0 {
             return Err(invalid("elements of an exchange", "at least 1", length));
         }
@@ -156,6 +226,33 @@ impl Builder {
                 "steps between comparisons",
                 "at least 1",
                 check_every,
+            ));
+        }
+        if let Some([one, other]) = conflict {
+            return Err(invalid(
+                "schedules of an exchange",
+                "one",
+                format!("{one} and {other}"),
+            ));
+        }
+        if let (Schedule::Uncompressed(number), Some(what)) = (schedule, of_compression) {
+            return Err(invalid(
+                what,
+                "no such setting in an uncompressed exchange",
+                format!("it set beside {number} without compression"),
+            ));
+        }
+        if let Schedule::Bypass(_) = schedule
+            && replica.world_size() > 1
+        {
+            let found = format!("{} replicas", replica.world_size());
+            return Err(invalid("replicas of a bypass", "1", found));
+        }
+        if let (Schedule::Bypass(Bypass::Whole), Some(memory)) = (schedule, memory) {
+            return Err(invalid(
+                "momentum memory",
+                "none where updates are applied whole",
+                format!("{memory:?}"),
             ));
         }
         let path = match path {
@@ -171,7 +268,15 @@ impl Builder {
             encoder = encoder.momentum(memory, replica.world_size());
         }
         let name = encoder.name.clone();
-        let fields = agreement(length, reduction, check_every, asynchronous, &encoder);
+        let fields = agreement(length, reduction, check_every, schedule, &encoder);
+        let ranges = match encoder.ranges.as_slice() {
+            [] => vec![NamedRange::compressed(&name, length).agreement()],
+            ranges => ranges.iter().map(NamedRange::agreement).collect(),
+        };
+        if let Schedule::Uncompressed(number) = schedule {
+            let nothing = NamedRange::dense(name.clone(), 0, number);
+            encoder = Encoder::builder(0).name(name.clone()).ranges([nothing]);
+        }
         let encoder = encoder.path(path).build()?;
         if encoder.chunks() > u32::MAX as usize {
             return Err(invalid(
@@ -195,7 +300,7 @@ impl Builder {
             let theirs = gather(&shared, engine, operation, &encode(&fields))?;
             compare(&name, &fields, &theirs)?;
             engine.exchanges += 1;
-            if asynchronous.is_some() {
+            if let Schedule::Asynchronous(_) = schedule {
                 engine.begin_pacing();
             }
             index
@@ -204,12 +309,17 @@ impl Builder {
             shared,
             index,
             name,
+            ranges,
             reduction,
             check_every,
+            schedule,
+            length,
             encoder,
+            sums: Default::default(),
+            sources: Sources::default(),
             step: 0,
             hash: None,
-            asynchronous: asynchronous.map(State::new),
+            since_settle: Since::default(),
         })
     }
 }
@@ -245,33 +355,29 @@ fn agreement(
     length: usize,
     reduction: Reduction,
     check_every: u64,
-    asynchronous: Option<Asynchronous>,
+    schedule: Schedule,
     encoder: &EncoderBuilder,
 ) -> Vec<(String, String)> {
     let post = encoder.post.as_ref().map_or("none", |post| post.kind());
     let memory = encoder
         .memory
         .map_or("none".to_owned(), |memory| format!("{memory:?}"));
-    let (schedule, max_lag, settle_every) = match asynchronous {
-        None => ("lockstep", "none".to_owned(), "never".to_owned()),
-        Some(Asynchronous {
-            max_lag,
-            settle_every,
-        }) => (
-            "asynchronous",
-            max_lag.to_string(),
-            settle_every.to_string(),
+    let (max_lag, settle_every) = match schedule {
+        Schedule::Asynchronous(settings) => (
+            settings.max_lag.to_string(),
+            settings.settle_every.to_string(),
         ),
+        _ => ("none".to_owned(), "never".to_owned()),
     };
     let mut fields: Vec<(String, String)> = [
         ("name", encoder.name.clone()),
         ("length", length.to_string()),
         ("reduction", format!("{reduction:?}")),
-        ("policy", encoder.policy.kind().to_owned()),
-        ("check interval", check_every.to_string()),
-        ("schedule", schedule.to_owned()),
+        ("schedule", schedule.to_string()),
         ("max_lag", max_lag),
         ("settle_every", settle_every),
+        ("policy", encoder.policy.kind().to_owned()),
+        ("check interval", check_every.to_string()),
         ("post-processor", post.to_owned()),
         ("momentum memory", memory),
         ("number of ranges", encoder.ranges.len().to_string()),

@@ -1,29 +1,49 @@
 //! A step: every replica gives an update, or none, and gets the reduced sum.
 
 mod asynchronous;
+mod bypass;
 mod config;
+mod ends;
+pub mod external;
+mod flush;
 mod hash;
 mod lockstep;
 mod report;
 mod settle;
+mod stamp;
+mod state;
+//STREAM mod streamed;
+mod sums;
+mod taking;
+mod uncompressed;
 
 pub use asynchronous::Asynchronous;
+pub use bypass::Bypass;
 pub use config::{Builder, Reduction};
+pub use ends::EpochEnd;
 pub use hash::parameter_hash;
 pub use report::Report;
-pub use settle::{EpochEnd, SettleReport};
+pub use settle::SettleReport;
+//STREAM pub use streamed::OpenStep;
 
 use crate::codec::{
-    Apply, EncodeError, Encoder, Path, ScopeState, ScopeStateError, Update, Values,
+    Apply, DecodeError, EncodeError, Encoder, Given, Parameters, Path, ScopeState, ScopeStateError,
+    Update,
 };
 use crate::replica::Cause;
 use crate::replica::port::{Port, run};
-use crate::replica::shared::Shared;
+use crate::replica::shared::{Engine, Shared};
 use crate::replica::wait::Wait;
 use crate::replica::{Error, Kind, Operation, broadcast, gather};
-use lockstep::Lockstep;
+use asynchronous::Since;
+use config::Schedule;
+use external::{ExternalUpdate, Pass, Sources};
+use lockstep::{Giving, Lockstep};
+use stamp::Stamp;
 use std::sync::Arc;
 use std::time::Instant;
+use taking::Taking;
+use uncompressed::Sums;
 
 /// One model's compressed exchange of updates, in lockstep.
 ///
@@ -50,23 +70,57 @@ pub struct Exchange {
     shared: Arc<Shared>,
     index: u16,
     name: String,
+    /// What its ranges are, as replicas have agreed.
+    ranges: Vec<String>,
     reduction: Reduction,
     check_every: u64,
+    schedule: Schedule,
+    /// Elements of the vector.
+    length: usize,
+    /// Of an uncompressed exchange one for no elements.
     encoder: Encoder,
+    /// Of an uncompressed exchange.
+    sums: Sums,
+    sources: Sources,
     /// How many steps have been made.
     step: u64,
     /// The hash after the last checked step, until it has been compared.
     hash: Option<u64>,
-    /// `None` in lockstep.
-    asynchronous: Option<asynchronous::State>,
+    /// Of an asynchronous exchange.
+    since_settle: Since,
 }
 
 /// What a step does with the reduced sum.
 struct Target<'a> {
-    kind: Kind,
-    vector: &'a mut [f32],
-    what: &'static str,
+    vector: &'a mut dyn Parameters,
     apply: Apply,
+}
+
+impl Target<'_> {
+    fn what(&self) -> &'static str {
+        what_of(self.apply)
+    }
+}
+
+fn what_of(apply: Apply) -> &'static str {
+    match apply {
+        Apply::Subtract => "parameters",
+        Apply::Add => "the sum",
+    }
+}
+
+/// A step whose records have all been taken.
+struct Concluded {
+    report: Report,
+    dropped: Vec<u64>,
+    /// All ranks' flags.
+    agreed: u8,
+    updates: Vec<ExternalUpdate>,
+    began: Instant,
+    /// Whether this replica gave an update.
+    gave: bool,
+    /// Whether it counts as a step.
+    counts: bool,
 }
 
 impl Exchange {
@@ -86,7 +140,7 @@ impl Exchange {
     }
 
     /// This replica's encoder: what each threshold did, the places of the hits, percentiles of the residual, what the
-    /// policies remember.
+    /// policies remember. Of an [uncompressed](Builder::uncompressed) exchange it is one for no elements.
     pub fn encoder(&self) -> &Encoder {
         &self.encoder
     }
@@ -105,43 +159,65 @@ impl Exchange {
         self.step
     }
 
-    /// What this replica has not sent yet, by element.
+    /// What this replica has not sent yet, by element. Of an uncompressed exchange nothing: it sends everything.
     pub fn residual(&self) -> &[f32] {
         self.encoder.residual()
+    }
+
+    /// The same, for trainers that add their updates to it in place, between steps, instead of handing them over: a step
+    /// of [`InResidual`](crate::InResidual) then moves 4 bytes an element instead of 12.
+    ///
+    /// What is not finite becomes +0 in the next step and is reported as [`Error::NonFinite`].
+    ///
+    /// ```
+    /// use gradring::{Exchange, InResidual, Replica};
+    ///
+    /// let replica = Replica::join()?;
+    /// let mut parameters = vec![0.0_f32; 1000];
+    /// let mut exchange = Exchange::builder(parameters.len()).build(&replica)?;
+    /// exchange.start(&mut parameters)?;
+    /// for (r, p) in exchange.residual_mut().iter_mut().zip(&parameters) {
+    ///     *r += 0.1 * (p - 1.0);
+    /// }
+    /// exchange.step(Some(&InResidual), &mut parameters)?;
+    /// # Ok::<(), gradring::Error>(())
+    /// ```
+    pub fn residual_mut(&mut self) -> &mut [f32] {
+        self.encoder.residual_mut()
     }
 
     /// Gives every replica the parameters of rank 0. Blocking.
     ///
     /// # Errors
     /// [`Error::Length`] (local); what ended the run.
-    pub fn start(&mut self, parameters: &mut [f32]) -> Result<(), Error> {
-        self.check_length("parameters", parameters.len())?;
-        broadcast(&self.shared, 0, parameters)
+    pub fn start<P: Parameters + ?Sized>(&mut self, parameters: &mut P) -> Result<(), Error> {
+        self.check_length("parameters", parameters.elements())?;
+        let elements = parameters.elements();
+        broadcast(&self.shared, 0, elements, &mut |range, with| {
+            parameters.each(range, with);
+        })
     }
 
     /// One step: gives this replica's update, or none where its data has run out, and subtracts the reduced sum of what
     /// all replicas sent from the parameters. Blocking.
     ///
-    /// The update is a vector, array or slice of f32, f16 or bf16 ([`Update`]).
+    /// The update is a vector, array or slice of f32, f16 or bf16, a list of such slices, or in the residual already
+    /// ([`Update`]); the parameters are one slice or a list of slices ([`Parameters`]).
     ///
     /// # Errors
     /// [`Error::Length`] (local: nothing happened); [`Error::NonFinite`] (agreed: the step happened without those
     /// elements); what ended the run: then parameters and residual are partly updated and must not be used.
-    pub fn step(
+    pub fn step<P: Parameters + ?Sized>(
         &mut self,
         update: Option<&dyn Update>,
-        parameters: &mut [f32],
+        parameters: &mut P,
     ) -> Result<Report, Error> {
-        if self.asynchronous.is_some() {
-            return self.step_asynchronously(update.map(Update::values), parameters);
-        }
+        let mut parameters = parameters;
         let target = Target {
-            kind: Kind::Step,
-            vector: parameters,
-            what: "parameters",
+            vector: &mut parameters,
             apply: Apply::Subtract,
         };
-        self.exchange(update.map(Update::values), target)
+        self.exchange(update.map(Update::given), target)
     }
 
     /// As [`step`](Self::step), but hands over the reduced sum in `sum` instead of applying it. If no replica gave data,
@@ -150,59 +226,29 @@ impl Exchange {
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    pub fn all_reduce(
+    pub fn all_reduce<P: Parameters + ?Sized>(
         &mut self,
         update: Option<&dyn Update>,
-        sum: &mut [f32],
+        sum: &mut P,
     ) -> Result<Report, Error> {
-        if self.asynchronous.is_some() {
-            return Err(Error::Invalid {
-                what: "a reduced sum",
-                expected: "a lockstep exchange".into(),
-                found: "an asynchronous one, whose steps have no common sum".into(),
-            });
-        }
+        let mut sum = sum;
         let target = Target {
-            kind: Kind::StepSum,
-            vector: sum,
-            what: "the sum",
+            vector: &mut sum,
             apply: Apply::Add,
         };
-        self.exchange(update.map(Update::values), target)
-    }
-
-    /// Goes on until no replica has any more data, for a replica that has none. Blocking.
-    ///
-    /// In lockstep it steps without data, as often as the others step with some; asynchronously it settles when they do.
-    /// Meanwhile they may only step this exchange.
-    ///
-    /// # Errors
-    /// As [`step`](Self::step) and [`settle`](Self::settle).
-    pub fn finish_epoch(&mut self, parameters: &mut [f32]) -> Result<EpochEnd, Error> {
-        if self.asynchronous.is_some() {
-            return self.finish_epoch_asynchronously(parameters);
-        }
-        loop {
-            let before = self.shared.engine().agreed;
-            if self.step(None, parameters)?.epoch_ended() {
-                return Ok(EpochEnd::Ended);
-            }
-            let flags = self.shared.engine().agreed & !before;
-            if flags != 0 {
-                return Ok(EpochEnd::Interrupted(flags));
-            }
-        }
+        self.exchange(update.map(Update::given), target)
     }
 
     /// Compares the hashes of all replicas' parameters. Blocking.
     ///
     /// # Errors
     /// [`Error::Length`] (local); [`Error::Diverged`], the same on all replicas; what ended the run.
-    pub fn check(&mut self, parameters: &[f32]) -> Result<(), Error> {
-        self.check_length("parameters", parameters.len())?;
-        let hash = parameter_hash(parameters);
+    pub fn check<P: Parameters + ?Sized>(&mut self, mut parameters: &mut P) -> Result<(), Error> {
+        let elements = parameters.elements();
+        self.check_length("parameters", elements)?;
+        let hash = hash::of_parts(&mut parameters);
         let engine = &mut *self.shared.engine();
-        let operation = Operation::new(Kind::Check, self.index, parameters.len() as u64, 0);
+        let operation = Operation::new(Kind::Check, self.index, elements as u64, 0);
         let parts = gather(&self.shared, engine, operation, &hash.to_le_bytes())?;
         let wait = self.shared.wait(operation, engine.number);
         let mut hashes = Vec::with_capacity(parts.len());
@@ -220,7 +266,7 @@ impl Exchange {
     }
 
     fn check_length(&self, what: &'static str, found: usize) -> Result<(), Error> {
-        let expected = self.encoder.elements();
+        let expected = self.length;
         if found == expected {
             Ok(())
         } else {
@@ -232,79 +278,126 @@ impl Exchange {
         }
     }
 
-    fn exchange(
-        &mut self,
-        update: Option<Values<'_>>,
-        target: Target<'_>,
-    ) -> Result<Report, Error> {
-        self.check_length(target.what, target.vector.len())?;
-        let start = Instant::now();
-        let length = self.encoder.elements();
-        if let Some(update) = update {
-            self.check_length("the update", update.len())?;
+    fn exchange(&mut self, update: Option<Given<'_>>, target: Target<'_>) -> Result<Report, Error> {
+        self.check_length(target.what(), target.vector.elements())?;
+        if let Some(found) = update.and_then(Given::elements) {
+            self.check_length("the update", found)?;
         }
+        match self.schedule {
+            Schedule::Asynchronous(settings) => self.step_asynchronously(settings, update, target),
+            Schedule::Uncompressed(number) => self.step_uncompressed(number, update, target),
+            Schedule::Lockstep => self.lockstep(update, target),
+            //STREAM Schedule::Streamed => self.step_streamed(update, target),
+            Schedule::Bypass(how) => self.step_bypassed(how, update, target),
+        }
+    }
+
+    /// What stands in the records of the next step.
+    fn stamp(&self) -> Stamp {
+        Stamp {
+            exchange: self.index,
+            step: self.step,
+            hash: self.hash,
+        }
+    }
+
+    fn lockstep(&mut self, update: Option<Given<'_>>, target: Target<'_>) -> Result<Report, Error> {
+        let began = Instant::now();
+        let kind = match target.apply {
+            Apply::Subtract => Kind::Step,
+            Apply::Add => Kind::StepSum,
+        };
         let shared = Arc::clone(&self.shared);
         let engine = &mut *shared.engine();
-        let operation = Operation::new(target.kind, self.index, length as u64, 0);
+        let operation = Operation::new(kind, self.index, self.length as u64, 0);
         // What entering refuses has not happened: neither policies nor the momentum memory may have seen the update.
         let wait = shared.enter(engine, operation)?;
+        let mut report = Report {
+            step: self.step,
+            ..Report::default()
+        };
         let entered = Instant::now();
+        let layout = self.encoder.layout();
         if let Some(update) = update {
             self.encoder.begin(self.step, update).map_err(codec_error)?;
         }
-        let begun_ns = nanoseconds(entered);
-        let layout = self.encoder.layout();
-        let mut lockstep = Lockstep {
-            exchange: self.index,
+        report.encode_ns = nanoseconds(entered);
+        let (stamp, path) = (self.stamp(), self.encoder.path());
+        let giving = match update {
+            None => Giving::Nothing,
+            Some(update) => Giving::Update(&mut self.encoder, update),
+        };
+        let updates = self.sources.poll();
+        let taking = Taking {
+            stamp,
             reduction: self.reduction,
-            step: self.step,
-            hash: self.hash,
-            update,
-            encoder: &mut self.encoder,
+            path,
             layout: &layout,
-            pending: None,
-            published: 0,
             target: &mut *target.vector,
             apply: target.apply,
             heads: None,
-            chunk: 0,
-            rank: 0,
             dropped: vec![0; shared.world_size],
-            report: Report {
-                step: self.step,
-                ..Report::default()
-            },
+            report,
             port: Port::new(&shared, engine, wait),
         };
-        let ran = run(&wait, &mut lockstep, shared.ahead());
-        if let Err(error) = ran {
-            return Err(lockstep.explain(error));
+        let taking = run_lockstep(&shared, taking, giving, &updates)?;
+        let (mut report, dropped, agreed) = taking.ended();
+        if update.is_some() {
+            self.note_encoded(&mut report)?;
         }
-        let Lockstep {
+        let concluded = Concluded {
+            report,
+            dropped,
+            agreed,
+            updates,
+            began,
+            gave: update.is_some(),
+            counts: true,
+        };
+        self.conclude(engine, target, concluded)
+    }
+
+    /// Ends the encoder's step, and notes what it says of it.
+    fn note_encoded(&mut self, report: &mut Report) -> Result<(), Error> {
+        self.encoder.end().map_err(codec_error)?;
+        report.note(&self.encoder);
+        Ok(())
+    }
+
+    /// What follows when all records of a step have been taken.
+    fn conclude(
+        &mut self,
+        engine: &mut Engine,
+        target: Target<'_>,
+        concluded: Concluded,
+    ) -> Result<Report, Error> {
+        let Concluded {
             mut report,
             dropped,
-            heads,
-            ..
-        } = lockstep;
-        engine.agreed |= heads.map_or(0, |heads| heads.agreed);
+            agreed,
+            updates,
+            began,
+            gave,
+            counts,
+        } = concluded;
+        engine.agreed |= agreed;
         self.hash = None;
-
-        if update.is_some() {
-            self.encoder.end().map_err(codec_error)?;
-            report.note(&self.encoder);
-        }
-        if report.contributors > 0 {
-            if target.kind == Kind::Step
+        if report.contributors == 0 {
+            self.sources.give_back(updates);
+        } else if counts {
+            if target.apply == Apply::Subtract
                 && (self.step == 0 || (self.step + 1).is_multiple_of(self.check_every))
             {
-                self.hash = Some(parameter_hash(target.vector));
+                self.hash = Some(hash::of_parts(target.vector));
             }
             self.step += 1;
         }
-        report.encode_ns += begun_ns;
-        report.wait_ns = nanoseconds(start).saturating_sub(report.encode_ns + report.decode_ns);
+        report.wait_ns = nanoseconds(began).saturating_sub(report.encode_ns + report.decode_ns);
+        self.shared.count(&report.counters(gave));
 
-        let total: u64 = dropped.iter().sum();
+        let total = dropped
+            .iter()
+            .fold(0_u64, |sum, count| sum.saturating_add(*count));
         match dropped.iter().position(|count| *count > 0) {
             None => Ok(report),
             Some(rank) => Err(Error::NonFinite {
@@ -312,6 +405,23 @@ impl Exchange {
                 total,
             }),
         }
+    }
+}
+
+/// Runs a step whose ranks all visit the chunks in one order, to its end.
+fn run_lockstep<'a>(
+    shared: &Shared,
+    taking: Taking<'a>,
+    giving: Giving<'a>,
+    updates: &'a [ExternalUpdate],
+) -> Result<Taking<'a>, Error> {
+    let wait = taking.port.wait;
+    let mut lockstep = Lockstep::new(taking, giving, Pass::new(updates));
+    let ran = run(&wait, &mut lockstep, shared.ahead());
+    let mut taking = lockstep.taking;
+    match ran {
+        Ok(()) => Ok(taking),
+        Err(error) => Err(taking.explain(error)),
     }
 }
 
@@ -344,6 +454,15 @@ fn codec_error(error: EncodeError) -> Error {
         expected: "residual and update of one length".into(),
         found: error.to_string(),
     }
+}
+
+/// An own record is never refused.
+fn own<T>(applied: Result<T, DecodeError>) -> Result<T, Error> {
+    applied.map_err(|error| Error::Invalid {
+        what: "an own record",
+        expected: "one that can be applied".into(),
+        found: error.to_string(),
+    })
 }
 
 fn nanoseconds(since: Instant) -> u64 {

@@ -2,6 +2,7 @@
 
 use super::SettleReport;
 use crate::codec::{Encoder, Unit};
+use crate::replica::Counters;
 
 /// One step of one replica, in numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -43,6 +44,8 @@ pub struct Report {
     /// Hits and dense values, of all replicas, that met a parameter that is not finite; it is left as it is. Others that
     /// are not finite and that nothing met are not counted.
     pub parameters_not_finite: u64,
+    /// External updates that were applied, of all replicas' sources.
+    pub external_updates: u64,
     /// Nanoseconds in choosing the threshold and in encoding.
     pub encode_ns: u64,
     /// Nanoseconds in applying all replicas' messages.
@@ -80,6 +83,23 @@ impl Report {
         self.residual_l1 = stats.residual_l1;
         self.clipped = stats.clipped;
         self.dropped = stats.dropped;
+    }
+
+    /// What the segment's counters hear of the step.
+    pub(super) fn counters(&self, gave: bool) -> Counters {
+        Counters {
+            steps: 1,
+            updates: u64::from(gave),
+            hits: self.hits,
+            bytes: self.bytes,
+            dropped: self.dropped,
+            encode_ns: self.encode_ns,
+            decode_ns: self.decode_ns,
+            wait_ns: self.wait_ns,
+            density: self.density,
+            threshold: self.threshold,
+            residual_l1: self.residual_l1,
+        }
     }
 
     /// Whether no replica gave data: the same on all replicas after the same step.

@@ -5,8 +5,10 @@
 //! them, and the hash of what it holds now. Whatever is agreed (flags, whether all are done, elements that were not finite,
 //! the largest difference) follows from the markers of all ranks, and so is the same on all.
 
-use super::asynchronous::{Applying, not_asynchronous};
-use super::{Exchange, compare_hashes, nanoseconds, parameter_hash};
+use super::asynchronous::Applying;
+use super::config::Schedule;
+use super::{EpochEnd, Exchange, compare_hashes, hash, nanoseconds};
+use crate::codec::Parameters;
 use crate::replica::port::{Accepts, Blocked, Port, run};
 use crate::replica::progress::Lists;
 use crate::replica::record::{HAS_HASH, IS_DONE, Record, RecordKind};
@@ -42,15 +44,6 @@ pub struct SettleReport {
     pub wait_ns: u64,
 }
 
-/// How [`Exchange::finish_epoch`] has ended, the same on all replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EpochEnd {
-    /// No replica has any more data.
-    Ended,
-    /// Some may have; meanwhile these flags, raised by any replica, have been agreed on. Call again to go on.
-    Interrupted(u8),
-}
-
 /// A rank's first marker: `dropped` counts its elements that were not finite.
 const OPENING: u32 = 0;
 /// A rank's second marker: `hits` holds the bits of the largest difference, `hash` the hash of its parameters.
@@ -66,8 +59,11 @@ struct Settle<'a> {
     opening_out: bool,
     closing_out: bool,
     /// Pieces of the parameters, how many elements each, and how many are out and in.
+    elements: usize,
     pieces: u64,
     piece: usize,
+    /// A piece that lies in several parts.
+    gathered: Vec<u8>,
     published: u64,
     taken: u64,
     /// The markers that have come, by rank.
@@ -81,9 +77,9 @@ impl Settle<'_> {
         self.opened.iter().all(Option::is_some)
     }
 
-    fn elements(&self, piece: u64) -> Range<usize> {
+    fn range(&self, piece: u64) -> Range<usize> {
         let start = piece as usize * self.piece;
-        start..(start + self.piece).min(self.applying.parameters.len())
+        start..(start + self.piece).min(self.elements)
     }
 
     fn is_root(&self) -> bool {
@@ -158,13 +154,13 @@ impl Settle<'_> {
                 )
             }));
         }
-        taken.skip();
+        taken.give_back();
         Ok(record)
     }
 
     /// Takes a piece of rank 0's parameters.
     fn take_piece(&mut self) -> Result<bool, Error> {
-        let (wait, range, own) = (self.port.wait, self.elements(self.taken), self.is_root());
+        let (wait, range, own) = (self.port.wait, self.range(self.taken), self.is_root());
         let Some(taken) = self.port.peek(ROOT)? else {
             return Ok(false);
         };
@@ -180,10 +176,15 @@ impl Settle<'_> {
             }));
         }
         if own {
-            taken.skip();
+            taken.give_back();
         } else {
-            let difference = replace(&mut self.applying.parameters[range], taken.take());
-            self.difference = self.difference.max(difference);
+            let (mut values, mut difference) = (taken.take(), self.difference);
+            self.applying.parameters.each(range, &mut |part| {
+                let (now, rest) = values.split_at(size_of_val(part));
+                values = rest;
+                difference = difference.max(replace(part, now));
+            });
+            self.difference = difference;
         }
         self.taken += 1;
         Ok(true)
@@ -267,13 +268,17 @@ impl Lists for Settle<'_> {
             return Ok(self.opening_out);
         }
         if self.is_root() && self.published < self.pieces {
-            let range = self.elements(self.published);
+            let range = self.range(self.published);
             let record = Record {
                 chunk: self.published as u32,
                 ..Record::new(RecordKind::Broadcast)
             };
-            let bytes = bytemuck::cast_slice(&self.applying.parameters[range]);
-            let fits = self.port.publish(record, bytes)?;
+            let gathered = &mut self.gathered;
+            gathered.clear();
+            self.applying.parameters.each(range, &mut |part| {
+                gathered.extend_from_slice(bytemuck::cast_slice(part));
+            });
+            let fits = self.port.publish(record, gathered)?;
             self.published += u64::from(fits);
             return Ok(fits);
         }
@@ -283,7 +288,7 @@ impl Lists for Settle<'_> {
         let record = Record {
             flags: HAS_HASH,
             hits: self.difference.to_bits(),
-            hash: parameter_hash(self.applying.parameters),
+            hash: hash::of_parts(self.applying.parameters),
             ..self.marker(CLOSING)
         };
         self.closing_out = self.port.publish(record, &[])?;
@@ -329,20 +334,31 @@ impl Exchange {
     /// [`Error::Length`], [`Error::Invalid`] for a lockstep exchange, [`Error::Unsettled`] while another exchange must
     /// settle first (local: nothing happened); [`Error::NonFinite`] (agreed: the settle happened, and steps since the last
     /// one had left such elements out); [`Error::Diverged`] and whatever else ended the run.
-    pub fn settle(&mut self, parameters: &mut [f32]) -> Result<SettleReport, Error> {
-        self.check_length("parameters", parameters.len())?;
+    pub fn settle<P: Parameters + ?Sized>(
+        &mut self,
+        parameters: &mut P,
+    ) -> Result<SettleReport, Error> {
+        self.check_length("parameters", parameters.elements())?;
+        let Schedule::Asynchronous(_) = self.schedule else {
+            return Err(Error::Invalid {
+                what: "a settle",
+                expected: "an asynchronous exchange".into(),
+                found: self.schedule.to_string(),
+            });
+        };
+        let mut parameters = parameters;
         let shared = Arc::clone(&self.shared);
         let engine = &mut *shared.engine();
-        self.settle_with(&shared, engine, parameters, false)
+        self.settle_with(&shared, engine, &mut parameters, false)
     }
 
     /// [`finish_epoch`](Self::finish_epoch) of an asynchronous exchange: settles, as often as the others do, until all
     /// are done.
     pub(super) fn finish_epoch_asynchronously(
         &mut self,
-        parameters: &mut [f32],
+        parameters: &mut dyn Parameters,
     ) -> Result<EpochEnd, Error> {
-        self.check_length("parameters", parameters.len())?;
+        self.check_length("parameters", parameters.elements())?;
         let shared = Arc::clone(&self.shared);
         // Held between settles too, so that this rank is not taken for one that steps.
         let engine = &mut *shared.engine();
@@ -363,15 +379,12 @@ impl Exchange {
         &mut self,
         shared: &Shared,
         engine: &mut Engine,
-        parameters: &mut [f32],
+        parameters: &mut dyn Parameters,
         done: bool,
     ) -> Result<SettleReport, Error> {
         let began = Instant::now();
         let operation = self.settle_operation();
-        let Some(state) = &self.asynchronous else {
-            return Err(not_asynchronous("a settle"));
-        };
-        let (settle, dropped) = (state.settles, state.dropped);
+        let (settle, dropped) = (self.since_settle.settles, self.since_settle.dropped);
         let wait = shared.enter(engine, operation)?;
         let steps = engine.steps;
         let layout = self.encoder.layout();
@@ -389,8 +402,10 @@ impl Exchange {
         };
         let mut lists = Settle {
             port,
-            pieces: parameters.len().div_ceil(piece) as u64,
+            elements: self.length,
+            pieces: self.length.div_ceil(piece) as u64,
             piece,
+            gathered: Vec::new(),
             published: 0,
             taken: 0,
             applying: Applying::new(self.index, self.encoder.path(), &layout, scale, parameters),
@@ -425,10 +440,8 @@ impl Exchange {
         engine.agreed |= report.flags;
         engine.steps = 0;
         engine.unsettled = None;
-        if let Some(state) = &mut self.asynchronous {
-            state.settles += 1;
-            state.dropped = 0;
-        }
+        self.since_settle.settles += 1;
+        self.since_settle.dropped = 0;
         match counts.iter().position(|count| *count > 0) {
             None => Ok(report),
             Some(rank) => Err(Error::NonFinite {

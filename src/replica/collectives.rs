@@ -1,8 +1,7 @@
-//! Barrier, broadcast, all_gather and all_reduce.
+//! Barrier, broadcast and all_gather.
 
 use super::error::Error;
-use super::inline::{INLINE_BYTES, InlineValue, read_value, write_value};
-use super::op::{Op, Value};
+use super::inline::{Came, INLINE_BYTES, InlineValue, read_value, write_value};
 use super::operation::{Kind, Operation, announced, has_come};
 use super::port::{Blocked, Port, run};
 use super::progress::Lists;
@@ -10,6 +9,7 @@ use super::record::{Record, RecordKind};
 use super::shared::{Engine, Shared};
 use super::wait::{Look, Wait};
 use crate::shm::crash::{self, Point};
+use std::ops::Range;
 
 /// Largest piece of a long vector that is published at once: one dense block of f32.
 pub(crate) const PIECE: usize = 131_072;
@@ -32,7 +32,15 @@ pub(crate) fn arrive(shared: &Shared, engine: &mut Engine) -> Result<(), Error> 
     Ok(())
 }
 
-pub(crate) fn broadcast(shared: &Shared, root: usize, vector: &mut [f32]) -> Result<(), Error> {
+/// Calls what it is given for the slices that hold a range of a vector, in order.
+pub(crate) type Each<'a> = &'a mut dyn FnMut(Range<usize>, &mut dyn FnMut(&mut [f32]));
+
+pub(crate) fn broadcast(
+    shared: &Shared,
+    root: usize,
+    elements: usize,
+    each: Each<'_>,
+) -> Result<(), Error> {
     if root >= shared.world_size {
         return Err(Error::Invalid {
             what: "root of a broadcast",
@@ -43,18 +51,19 @@ pub(crate) fn broadcast(shared: &Shared, root: usize, vector: &mut [f32]) -> Res
     let engine = &mut *shared.engine();
     let wait = shared.enter(
         engine,
-        Operation::new(Kind::Broadcast, 0, vector.len() as u64, root as u64),
+        Operation::new(Kind::Broadcast, 0, elements as u64, root as u64),
     )?;
-    let bytes: &mut [u8] = bytemuck::cast_slice_mut(vector);
     let port = Port::new(shared, engine, wait);
-    let piece = port.max_payload().min(PIECE);
-    let pieces = bytes.len().div_ceil(piece) as u64;
+    let piece = port.max_payload().min(PIECE) / size_of::<f32>();
+    let pieces = elements.div_ceil(piece) as u64;
     let published = if shared.rank == root { 0 } else { pieces };
     run(
         &wait,
         &mut Broadcast {
             port,
-            bytes,
+            each,
+            elements,
+            gathered: Vec::new(),
             root,
             piece,
             pieces,
@@ -88,7 +97,11 @@ fn all_have_come(shared: &Shared, wait: &Wait<'_>) -> Result<(), Error> {
 }
 
 /// Refuses to go on where `rank`, which has come, came for something else.
-fn came_for_the_same(shared: &Shared, wait: &Wait<'_>, rank: usize) -> Result<(), Error> {
+pub(super) fn came_for_the_same(
+    shared: &Shared,
+    wait: &Wait<'_>,
+    rank: usize,
+) -> Result<(), Error> {
     match announced(shared.segment.rank(rank), wait.number) {
         Some(came) if came.identity == wait.operation.identity() => Ok(()),
         _ => Err(wait.mismatched(rank)),
@@ -97,8 +110,12 @@ fn came_for_the_same(shared: &Shared, wait: &Wait<'_>, rank: usize) -> Result<()
 
 struct Broadcast<'a> {
     port: Port<'a>,
-    bytes: &'a mut [u8],
+    each: Each<'a>,
+    elements: usize,
+    /// A piece that lies in several parts.
+    gathered: Vec<u8>,
     root: usize,
+    /// Elements of a piece.
     piece: usize,
     pieces: u64,
     published: u64,
@@ -108,7 +125,7 @@ struct Broadcast<'a> {
 impl Broadcast<'_> {
     fn range(&self, piece: u64) -> std::ops::Range<usize> {
         let start = piece as usize * self.piece;
-        start..(start + self.piece).min(self.bytes.len())
+        start..(start + self.piece).min(self.elements)
     }
 }
 
@@ -127,10 +144,24 @@ impl Lists for Broadcast<'_> {
         let range = self.range(self.published);
         let record = Record {
             chunk: self.published as u32,
-            hash: self.bytes.len() as u64,
+            hash: (self.elements * size_of::<f32>()) as u64,
             ..Record::new(RecordKind::Broadcast)
         };
-        let fits = self.port.publish(record, &self.bytes[range])?;
+        let (port, gathered, length) = (&mut self.port, &mut self.gathered, range.len());
+        let mut whole = None;
+        gathered.clear();
+        (self.each)(range, &mut |part| {
+            let bytes = bytemuck::cast_slice(part);
+            if part.len() == length {
+                whole = Some(port.publish(record, bytes));
+            } else {
+                gathered.extend_from_slice(bytes);
+            }
+        });
+        let fits = match whole {
+            Some(published) => published?,
+            None => port.publish(record, gathered)?,
+        };
         self.published += u64::from(fits);
         Ok(fits)
     }
@@ -146,7 +177,8 @@ impl Lists for Broadcast<'_> {
             return Ok(false);
         };
         let (record, length) = (taken.record, taken.payload_len());
-        let expected = (RecordKind::Broadcast as u8, self.taken as u32, range.len());
+        let bytes = range.len() * size_of::<f32>();
+        let expected = (RecordKind::Broadcast as u8, self.taken as u32, bytes);
         if (record.kind, record.chunk, length) != expected {
             let found = (record.kind, record.chunk, length);
             return Err(wait.protocol(root, || broken(expected, found)));
@@ -155,7 +187,13 @@ impl Lists for Broadcast<'_> {
             // The root has these bytes; its own cursor must move all the same.
             taken.take();
         } else {
-            taken.take_into(&mut self.bytes[range]);
+            let mut at = 0;
+            let bytes = taken.take();
+            (self.each)(range, &mut |part| {
+                let end = at + size_of_val(part);
+                bytemuck::cast_slice_mut(part).copy_from_slice(&bytes[at..end]);
+                at = end;
+            });
         }
         self.taken += 1;
         Ok(true)
@@ -194,10 +232,10 @@ pub(crate) fn gather(
 ) -> Result<Vec<Vec<u8>>, Error> {
     let wait = shared.enter(engine, operation)?;
     let parts = gather_inline(shared, engine, &wait, bytes)?;
-    let mut lengths: Vec<u64> = parts.iter().map(|part| part.length).collect();
+    let mut lengths: Vec<u64> = parts.iter().map(|part| part.head.length).collect();
     // Its own it knows better than the shared word does.
     lengths[shared.rank] = bytes.len() as u64;
-    let unsettled = parts.iter().position(|part| part.unsettled);
+    let unsettled = parts.iter().position(|part| part.head.came.unsettled);
     let mut parts: Vec<Vec<u8>> = parts.into_iter().map(|part| part.bytes).collect();
     let all_inline = lengths.iter().all(|&length| length <= INLINE_BYTES as u64);
     // All ranks see the same lengths and marks, and so decide the same.
@@ -237,7 +275,7 @@ pub(crate) fn gather(
 }
 
 /// Everybody's value, whole where it fits inline. All ranks have entered when this returns.
-fn gather_inline(
+pub(super) fn gather_inline(
     shared: &Shared,
     engine: &mut Engine,
     wait: &Wait<'_>,
@@ -247,8 +285,12 @@ fn gather_inline(
     write_value(
         &shared.segment.rank(shared.rank).inline[parity],
         wait.number,
+        Came {
+            identity: wait.operation.identity(),
+            flags: wait.flags,
+            unsettled: engine.unsettled.is_some(),
+        },
         bytes,
-        engine.unsettled.is_some(),
     );
     shared.segment.bells().ring();
     let mut parts = Vec::with_capacity(shared.world_size);
@@ -345,34 +387,4 @@ impl Blocked for Gather<'_> {
     fn blocked_by(&self) -> Option<usize> {
         Some(self.rank)
     }
-}
-
-/// Reduces `values` element by element over the ranks, in rank order.
-pub(crate) fn all_reduce<T: Value, O: Op<T>>(
-    shared: &Shared,
-    values: &mut [T],
-) -> Result<(), Error> {
-    let operation = Operation::new(Kind::AllReduce, T::NUMBER, values.len() as u64, O::NUMBER);
-    let engine = &mut *shared.engine();
-    let parts = gather(shared, engine, operation, bytemuck::cast_slice(values))?;
-    let wait = shared.wait(operation, engine.number);
-    for (rank, part) in parts.iter().enumerate() {
-        if part.len() != size_of_val(values) {
-            let (expected, found) = (size_of_val(values), part.len());
-            return Err(wait.protocol(rank, || {
-                format!("expected {expected} bytes of values, found {found}")
-            }));
-        }
-        let theirs = part
-            .chunks_exact(size_of::<T>())
-            .map(bytemuck::pod_read_unaligned::<T>);
-        for (value, other) in values.iter_mut().zip(theirs) {
-            *value = if rank == 0 {
-                other
-            } else {
-                O::combine(*value, other)
-            };
-        }
-    }
-    Ok(())
 }

@@ -195,6 +195,9 @@ pub enum Error {
     /// A barrier was entered and not yet finished. Local.
     #[error("a barrier ticket of this replica is still open")]
     TicketOpen,
+    /// A step in parts has begun and is not finished: it owns the replica. Local.
+    #[error("a step in parts of this replica is still open")]
+    StepOpen,
 }
 
 impl Error {
@@ -208,6 +211,7 @@ impl Error {
                 | Self::Length { .. }
                 | Self::Invalid { .. }
                 | Self::TicketOpen
+                | Self::StepOpen
                 | Self::Unsettled { .. }
         )
     }

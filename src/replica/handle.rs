@@ -1,5 +1,6 @@
 //! The handle that a trainer holds.
 
+use super::all_reduce::all_reduce;
 use super::collectives;
 use super::error::Error;
 use super::join::{self, Builder};
@@ -103,7 +104,9 @@ impl Replica {
     /// # Errors
     /// [`Error::Invalid`] if there is no such root; [`Error::Mismatch`] if lengths or roots differ; what ended the run.
     pub fn broadcast(&self, root: usize, vector: &mut [f32]) -> Result<(), Error> {
-        collectives::broadcast(&self.0, root, vector)
+        collectives::broadcast(&self.0, root, vector.len(), &mut |range, with| {
+            with(&mut vector[range]);
+        })
     }
 
     /// What every replica gave, by rank; lengths may differ and may be 0. Up to 1 KiB each takes one hand-over. Blocking.
@@ -114,13 +117,14 @@ impl Replica {
         collectives::all_gather(&self.0, bytes)
     }
 
-    /// Reduces `values` element by element over all replicas, in rank order, so that all get the same bits. For small
-    /// vectors: every replica reads everybody's. Blocking.
+    /// Reduces `values` element by element over all replicas, in rank order, so that all get the same bits, for any
+    /// length. Up to 1 KiB takes one hand-over. Longer vectors go through the rings: every replica reads everybody's
+    /// where they are short or replicas are two; otherwise each reduces a slice for all. Blocking.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if type, length or operation differ; what ended the run.
+    /// [`Error::Mismatch`] if type, length or operation differ; what ended the run: then `values` are partly reduced.
     pub fn all_reduce<T: Value, O: Op<T>>(&self, values: &mut [T], _op: O) -> Result<(), Error> {
-        collectives::all_reduce::<T, O>(&self.0, values)
+        all_reduce::<T, O>(&self.0, values)
     }
 
     /// Ends the run for all replicas: whatever they wait for or begin next returns [`Error::Aborted`] with this rank and

@@ -1,21 +1,26 @@
 //! A replica of a run: joining, rank and world size, and what all replicas do together.
 
+mod all_reduce;
 mod cause;
 mod collectives;
+mod counters;
 mod error;
 mod handle;
 mod inline;
 mod join;
 pub mod op;
 mod operation;
+pub mod phases;
 pub(crate) mod port;
 pub mod progress;
 pub(crate) mod record;
+pub(crate) mod reduce;
 pub(crate) mod shared;
 pub(crate) mod wait;
 
 pub use cause::{Cause, LAUNCHER};
 pub(crate) use collectives::{PIECE, broadcast, gather};
+pub use counters::Counters;
 pub use error::Error;
 pub use handle::{BarrierTicket, Replica};
 pub(crate) use inline::read_text;

@@ -55,6 +55,7 @@ macro_rules! op {
     ($op:ty, $number:literal, $($type:ty)*, $combine:expr) => {$(
         impl Op<$type> for $op {
             const NUMBER: u64 = $number;
+            #[inline(always)]
             fn combine(a: $type, b: $type) -> $type {
                 let combine: fn($type, $type) -> $type = $combine;
                 combine(a, b)

@@ -17,9 +17,15 @@ pub(crate) enum Kind {
     Step = 7,
     StepSum = 8,
     Check = 9,
+    Flush = 10,
+    Streamed = 14,
+    StreamedSum = 15,
+    FlushSum = 16,
+    Uncompressed = 12,
+    UncompressedSum = 13,
     Settle = 11,
     /// No operation: what a replica waits for between two of them. Never announced.
-    AsynchronousStep = 16,
+    AsynchronousStep = 17,
 }
 
 impl Kind {
@@ -34,8 +40,14 @@ impl Kind {
             7 => Self::Step,
             8 => Self::StepSum,
             9 => Self::Check,
+            10 => Self::Flush,
+            14 => Self::Streamed,
+            15 => Self::StreamedSum,
+            16 => Self::FlushSum,
+            12 => Self::Uncompressed,
+            13 => Self::UncompressedSum,
             11 => Self::Settle,
-            16 => Self::AsynchronousStep,
+            17 => Self::AsynchronousStep,
             _ => return None,
         })
     }
@@ -100,6 +112,30 @@ impl fmt::Display for Operation {
             Kind::Step => write!(f, "step of exchange {subject} ({length} elements)"),
             Kind::StepSum => write!(f, "all_reduce of exchange {subject} ({length} elements)"),
             Kind::Check => write!(f, "check of exchange {subject} ({length} elements)"),
+            Kind::Flush => write!(f, "flush of exchange {subject} ({length} elements)"),
+            Kind::Streamed => write!(f, "streamed step of exchange {subject} ({length} elements)"),
+            Kind::StreamedSum => {
+                write!(
+                    f,
+                    "streamed all_reduce of exchange {subject} ({length} elements)"
+                )
+            }
+            Kind::FlushSum => {
+                write!(
+                    f,
+                    "flush of exchange {subject} onto a sum ({length} elements)"
+                )
+            }
+            Kind::Uncompressed => {
+                write!(
+                    f,
+                    "uncompressed step of exchange {subject} ({length} elements)"
+                )
+            }
+            Kind::UncompressedSum => write!(
+                f,
+                "uncompressed all_reduce of exchange {subject} ({length} elements)"
+            ),
             Kind::Settle => write!(
                 f,
                 "settle number {extra} of exchange {subject} ({length} elements)"

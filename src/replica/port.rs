@@ -6,7 +6,7 @@ use super::record::{Record, RecordKind};
 use super::shared::{Engine, Shared};
 use super::wait::{Look, Wait};
 use crate::shm::crash::{self, Point};
-use crate::shm::ring::{Consumer, Producer, ReadGrant, Refused};
+use crate::shm::ring::{Consumer, Producer, ReadGrant, Refused, WriteGrant};
 
 /// Which records are taken; others have not come yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,19 @@ impl<'a> Port<'a> {
 
     /// Publishes one frame if it fits now. `record` gets this operation's number and identity and this rank.
     pub(crate) fn publish(&mut self, record: Record, payload: &[u8]) -> Result<bool, Error> {
+        self.publish_with(record, payload.len(), |frame| {
+            let whole = frame.write(0, payload);
+            debug_assert!(whole, "it was reserved for this payload");
+        })
+    }
+
+    /// As [`publish`](Self::publish); `fill` writes the payload's `length` bytes into the frame, if it fits.
+    pub(crate) fn publish_with(
+        &mut self,
+        record: Record,
+        length: usize,
+        fill: impl FnOnce(&mut WriteGrant<'_, '_>),
+    ) -> Result<bool, Error> {
         self.shared.check_poison(&self.wait)?;
         let record = Record {
             agreement: self.wait.flags,
@@ -76,13 +89,12 @@ impl<'a> Port<'a> {
             identity: self.identity,
             ..record
         };
+        let ring = self.shared.segment.ring(self.shared.rank);
         let shared = self.shared;
-        let ring = shared.segment.ring(shared.rank);
         let has_left = |rank| shared.has_left(rank);
-        let refused = match ring.reserve_past(self.producer, payload.len(), has_left) {
+        let refused = match ring.reserve_past(self.producer, length, has_left) {
             Ok(mut grant) => {
-                let whole = grant.write(0, payload);
-                debug_assert!(whole, "it was reserved for this payload");
+                fill(&mut grant);
                 grant.commit(record.into_header());
                 crash::point(Point::TailStored);
                 self.shared.segment.bells().ring();
@@ -90,7 +102,7 @@ impl<'a> Port<'a> {
             }
             Err(refused) => refused,
         };
-        self.refused(refused, payload.len())
+        self.refused(refused, length)
     }
 
     /// Whether a frame of `payload` bytes, and so any shorter one, fits now. It still does when it is published: nobody
@@ -185,16 +197,14 @@ impl<'a> Taken<'a> {
         payload
     }
 
-    /// Gives the frame back to its producer without reading its payload.
-    pub(crate) fn skip(self) {
-        self.grant.release();
-        self.shared.segment.bells().ring();
+    /// Copies the payload's bytes from `offset` on to `into`. False, and nothing is read, if they do not reach that far.
+    #[must_use = "bytes outside of the payload are not read"]
+    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> bool {
+        self.grant.read(offset, into)
     }
 
-    /// Copies the payload into `into`, which must be as long, and gives the frame back to its producer.
-    pub(crate) fn take_into(self, into: &mut [u8]) {
-        let whole = self.grant.read(0, into);
-        debug_assert!(whole, "the caller has compared the lengths");
+    /// Gives the frame back to its producer.
+    pub(crate) fn give_back(self) {
         self.grant.release();
         self.shared.segment.bells().ring();
     }

@@ -13,6 +13,12 @@ pub(crate) enum RecordKind {
     Broadcast = 2,
     /// A piece of what a rank gives to an all_gather.
     Gather = 3,
+    /// A chunk of an external update.
+    External = 4,
+    /// A rank's values of a chunk that is reduced.
+    Reduce = 5,
+    /// A rank's reduced slice of a chunk.
+    Reduced = 6,
     /// A chunk of an asynchronous step. Its identity is that of the settle that comes after it.
     Asynchronous = 7,
     /// The begin (chunk 0) or the end (chunk 1) of a rank's part of a settle. `hits` holds the bits of the largest
@@ -28,7 +34,7 @@ pub(crate) enum RecordKind {
 /// 16 operation u64
 /// 24 identity u32  28 epoch u32
 /// 32 step u32      36 chunk u32
-/// 40 parameter hash u64 (other kinds: record length)
+/// 40 parameter hash u64 (external updates: the value's bits; other kinds: record length)
 /// 48 frame length u32  52 hits u32
 /// 56 dropped u32   60 crc32c u32
 /// ```

@@ -1,6 +1,7 @@
 //! What a replica's handle and its exchanges share: the segment, who this is, and the state of its operations.
 
 use super::cause::Cause;
+use super::counters::Counters;
 use super::error::Error;
 use super::inline::{read_text, write_text};
 use super::operation::{Kind, Operation, announce, announced};
@@ -27,10 +28,14 @@ pub(crate) struct Engine {
     pub(crate) consumers: Vec<Consumer>,
     /// A private copy of the payload being taken: peers may write the ring's bytes, nobody writes these.
     pub(crate) payload: Vec<u8>,
+    /// Private memory for what the ranks before this one gave to a reduction.
+    pub(crate) lower: Vec<u64>,
     /// An entered barrier that has not been waited for.
     pub(crate) open: Option<(Ticket, u64)>,
     /// How many exchanges have been made.
     pub(crate) exchanges: u16,
+    /// Whether a step in parts has begun: until it is finished no other operation may be entered.
+    step_open: bool,
     /// The flags that all ranks have agreed on so far.
     pub(crate) agreed: u8,
     /// Whether there is an asynchronous exchange: then this rank says how far it is.
@@ -44,6 +49,11 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
+    /// Whether there is an asynchronous exchange: on all ranks or on none.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.paced
+    }
+
     /// There is an asynchronous exchange from now on.
     pub(crate) fn begin_pacing(&mut self) {
         self.paced = true;
@@ -112,8 +122,10 @@ impl Shared {
             producer: Producer::default(),
             consumers: (0..world_size).map(|_| Consumer::at(rank, 0)).collect(),
             payload: Vec::new(),
+            lower: Vec::new(),
             open: None,
             exchanges: 0,
+            step_open: false,
             agreed: 0,
             paced: false,
             steps: 0,
@@ -286,14 +298,29 @@ impl Shared {
         engine: &mut Engine,
         operation: Operation,
     ) -> Result<Wait<'_>, Error> {
+        let wait = self.ready(engine, operation)?;
+        self.enter_now(engine, wait);
+        Ok(wait)
+    }
+
+    /// Whether an operation could be entered now: finishes an open barrier first, refuses if the run is over or a step in
+    /// parts is open.
+    fn ready(&self, engine: &mut Engine, operation: Operation) -> Result<Wait<'_>, Error> {
         if let Some(rank) = self.unsettled(engine, &operation) {
             return Err(Error::Unsettled { rank, operation });
         }
         self.finish_open(engine)?;
         let wait = self.wait(operation, engine.number + 1);
         self.check_poison(&wait)?;
+        if engine.step_open {
+            return Err(Error::StepOpen);
+        }
+        Ok(wait)
+    }
+
+    fn enter_now(&self, engine: &mut Engine, wait: Wait<'_>) {
         // What comes after a rank's marker belongs to the time after this settle.
-        let steps = if operation.kind == Kind::Settle {
+        let steps = if wait.operation.kind == Kind::Settle {
             0
         } else {
             engine.steps
@@ -305,10 +332,39 @@ impl Shared {
         announce(
             self.segment.rank(self.rank),
             engine.number,
-            &operation,
+            &wait.operation,
             wait.flags,
         );
+    }
+
+    /// Opens a step in parts. Its operation is entered later, by [`enter_open_step`](Self::enter_open_step).
+    pub(crate) fn open_step(&self, operation: Operation) -> Result<(), Error> {
+        let engine = &mut *self.engine();
+        self.ready(engine, operation)?;
+        engine.step_open = true;
+        Ok(())
+    }
+
+    /// Enters the operation of the step that is open, without waiting for anything.
+    pub(crate) fn enter_open_step(
+        &self,
+        engine: &mut Engine,
+        operation: Operation,
+    ) -> Result<Wait<'_>, Error> {
+        let wait = self.wait(operation, engine.number + 1);
+        self.check_poison(&wait)?;
+        self.enter_now(engine, wait);
         Ok(wait)
+    }
+
+    /// Lets other operations be entered again.
+    pub(crate) fn close_step(&self, engine: &mut Engine) {
+        engine.step_open = false;
+    }
+
+    /// Adds what a step did to this rank's counters.
+    pub(crate) fn count(&self, step: &Counters) {
+        step.add_to(self.segment.rank(self.rank));
     }
 
     /// Waits for the barrier that was entered and not waited for.

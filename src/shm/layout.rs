@@ -227,9 +227,10 @@ pub const HASH: u64 = fnv1a(&[
     offset_of!(Slot, identity) as u64,
     offset_of!(Slot, detail) as u64,
     offset_of!(Slot, extra) as u64,
-    size_of::<Inline>() as u64,
+    size_of::<Padded<Inline>>() as u64,
     offset_of!(Inline, number) as u64,
     offset_of!(Inline, length) as u64,
+    offset_of!(Inline, came) as u64,
     offset_of!(Inline, words) as u64,
     size_of::<Reason>() as u64,
     offset_of!(Reason, length) as u64,
@@ -270,7 +271,7 @@ const _: () = {
     assert!(fills_lines::<Padded<AtomicU64>>() && size_of::<Padded<AtomicU64>>() == LINE);
     assert!(fills_lines::<Padded<AtomicU32>>() && size_of::<Padded<AtomicU32>>() == LINE);
     assert!(fills_lines::<RankLines>());
-    assert!(fills_lines::<Inline>());
+    assert!(fills_lines::<Padded<Inline>>());
     // Within a rank's lines the words that many poll lie apart from those that the rank writes in every operation.
     assert!(offset_of!(RankLines, arrival).is_multiple_of(LINE));
     assert!(offset_of!(RankLines, pace).is_multiple_of(LINE));

@@ -37,7 +37,7 @@ pub struct RankLines {
     /// What the rank has come for, by operation number modulo [`SLOTS`].
     pub slots: [Slot; SLOTS],
     /// Values of up to 1 KiB that are exchanged without the ring, by operation number modulo 2.
-    pub inline: [Inline; 2],
+    pub inline: [Padded<Inline>; 2],
     /// Why this rank aborted: written before the poison word, read after it.
     pub reason: Padded<Reason>,
     /// Statistics for displays. Writer: the rank (Relaxed). Reader: anybody (Relaxed); each word is right by itself.
@@ -79,17 +79,18 @@ pub struct Slot {
     pub extra: AtomicU64,
 }
 
-/// A value of up to 1 KiB.
+/// A value of up to 1 KiB. A short one is read with one cache line.
 ///
-/// Writer: the rank: `length` and `words` (Relaxed), then `number` (Release). Reader: `number` (Acquire), then the rest
-/// (Relaxed). A slot is written again only two operations later, which no rank reaches before all have read it.
+/// Writer: the rank: `words`, `length` and `came` (Relaxed), then `number` (Release). Reader: `number` (Acquire), then the
+/// rest (Relaxed). A slot is written again only two operations later, which no rank reaches before all have read it.
 #[repr(C)]
 pub struct Inline {
     /// Number of the operation that the value belongs to. 0: never written.
-    pub number: Padded<AtomicU64>,
-    /// Bytes in use; the highest bit says that the rank has made asynchronous steps since the last settle. A reader must
-    /// not trust the rest to be at most 1024.
+    pub number: AtomicU64,
+    /// Bytes in use. A reader must not trust it to be at most 1024.
     pub length: AtomicU64,
+    /// The operation's identity, and the flags that the rank had raised.
+    pub came: AtomicU64,
     /// The bytes, little-endian in each word.
     pub words: [AtomicU64; INLINE_WORDS],
 }

@@ -80,6 +80,8 @@ pub enum Site {
     AwayForgotten,
     /// Progress: the publisher waits for room and does not take meanwhile.
     PublishBlocks,
+    /// Reduction: a reduced slice is published before all contributions to it have been taken.
+    ReducedTooEarly,
 }
 
 #[cfg(not(loom))]

@@ -122,10 +122,10 @@ impl Ledger {
     /// Makes a step and enters it. What a step must not lose is compared at once.
     fn step(&mut self, encoder: &mut Encoder, step: u64, update: &[f32], clips: bool) {
         let before = encoder.residual().to_vec();
-        encoder.begin(step, update.into()).unwrap();
+        encoder.begin(step, update).unwrap();
         let mut messages: Vec<(Message, Vec<f32>)> = Vec::new();
         for visit in 0..encoder.chunks() {
-            let message = encoder.encode(visit, update.into()).unwrap();
+            let message = encoder.encode(visit, update).unwrap();
             self.formats[message.format as usize] = true;
             let record = Record {
                 format: message.format,

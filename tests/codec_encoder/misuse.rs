@@ -51,7 +51,7 @@ fn what_comes_out_of_turn_is_refused_and_changes_nothing() {
     let unfinished = |found| EncodeError::Unfinished { expected: 5, found };
     let turn = |expected, found| EncodeError::Turn { expected, found };
     let encode: fn(&mut Encoder, usize) -> Result<(), EncodeError> =
-        |encoder, visit| encoder.encode(visit, (&VALUES).into()).map(drop);
+        |encoder, visit| encoder.encode(visit, &VALUES).map(drop);
     for threads in 1..=4 {
         let mut random = Random(5);
         let [mut one, mut other] = [0, 1].map(|_| builder().threads(threads).build().unwrap());
@@ -60,11 +60,11 @@ fn what_comes_out_of_turn_is_refused_and_changes_nothing() {
             assert_eq!(wrong(encoder), Err(error));
             assert_eq!(seen(encoder), before, "{error}");
         };
-        let begin: Wrong = |encoder| encoder.begin(3, (&VALUES).into());
+        let begin: Wrong = |encoder| encoder.begin(3, &VALUES);
         let end: Wrong = Encoder::end;
-        let first: Wrong = |encoder| encoder.encode(0, (&VALUES).into()).map(drop);
-        let past: Wrong = |encoder| encoder.encode(5, (&VALUES).into()).map(drop);
-        let far: Wrong = |encoder| encoder.encode(usize::MAX, (&VALUES).into()).map(drop);
+        let first: Wrong = |encoder| encoder.encode(0, &VALUES).map(drop);
+        let past: Wrong = |encoder| encoder.encode(5, &VALUES).map(drop);
+        let far: Wrong = |encoder| encoder.encode(usize::MAX, &VALUES).map(drop);
         for number in 0..6 {
             let update = update(&mut random);
             // Between steps nothing but a beginning is possible.
@@ -76,11 +76,11 @@ fn what_comes_out_of_turn_is_refused_and_changes_nothing() {
             };
             refused(
                 &mut one,
-                |encoder| encoder.begin(0, (&VALUES[1..]).into()),
+                |encoder| encoder.begin(0, &VALUES[1..]),
                 lengths(ELEMENTS - 1),
             );
-            one.begin(number, (&update).into()).unwrap();
-            other.begin(number, (&update).into()).unwrap();
+            one.begin(number, &update).unwrap();
+            other.begin(number, &update).unwrap();
             for visit in 0..5 {
                 refused(&mut one, begin, unfinished(visit));
                 refused(&mut one, end, unfinished(visit));
@@ -96,11 +96,7 @@ fn what_comes_out_of_turn_is_refused_and_changes_nothing() {
                 refused(&mut one, far, EncodeError::Visit { expected: 5, found });
                 refused(
                     &mut one,
-                    |encoder| {
-                        encoder
-                            .encode(0, (&[0.0f32; ELEMENTS + 1]).into())
-                            .map(drop)
-                    },
+                    |encoder| encoder.encode(0, &[0.0f32; ELEMENTS + 1]).map(drop),
                     lengths(ELEMENTS + 1),
                 );
                 for wrong in (0..5).filter(|&wrong| wrong != visit) {
@@ -108,8 +104,8 @@ fn what_comes_out_of_turn_is_refused_and_changes_nothing() {
                     assert_eq!(encode(&mut one, wrong), Err(turn(visit, wrong)));
                     assert_eq!(seen(&one), before);
                 }
-                let found = one.encode(visit, (&update).into()).unwrap();
-                assert_eq!(found, other.encode(visit, (&update).into()).unwrap());
+                let found = one.encode(visit, &update).unwrap();
+                assert_eq!(found, other.encode(visit, &update).unwrap());
                 assert_eq!(one.payload(), other.payload());
             }
             for again in 0..5 {
@@ -130,13 +126,9 @@ fn a_step_of_wrong_values_does_not_leave_the_memory_of_chunks() {
         let mut random = Random(9);
         let mut encoder = builder().threads(threads).build().unwrap();
         for number in 0..20 {
-            encoder
-                .begin(number, (&update(&mut random)).into())
-                .unwrap();
+            encoder.begin(number, &update(&mut random)).unwrap();
             for visit in 0..5 {
-                encoder
-                    .encode(visit, (&update(&mut random)).into())
-                    .unwrap();
+                encoder.encode(visit, &update(&mut random)).unwrap();
             }
             encoder.end().unwrap();
             assert!(encoder.residual().iter().all(|r| r.is_finite()));
@@ -236,9 +228,9 @@ fn vectors_and_ranges_without_elements_are_encoded_too() {
             let mut encoder = builder.threads(threads).debug(true).build().unwrap();
             assert_eq!((encoder.elements(), encoder.chunks()), (0, 0));
             for number in 0..3 {
-                encoder.begin(number, (&nothing).into()).unwrap();
+                encoder.begin(number, &nothing).unwrap();
                 let (expected, found) = (0, 0);
-                let error = encoder.encode(0, (&nothing).into()).unwrap_err();
+                let error = encoder.encode(0, &nothing).unwrap_err();
                 assert_eq!(error, EncodeError::Visit { expected, found });
                 encoder.end().unwrap();
             }
@@ -297,9 +289,9 @@ fn a_policy_that_panics_leaves_an_encoder_that_can_go_on() {
         .unwrap();
     let update = [0.3f32; 100];
     step(&mut encoder, 0, (&update).into());
-    let panicked = catch_unwind(AssertUnwindSafe(|| encoder.begin(1, (&update).into())));
+    let panicked = catch_unwind(AssertUnwindSafe(|| encoder.begin(1, &update)));
     assert!(panicked.is_err());
-    let error = encoder.encode(0, (&update).into()).unwrap_err();
+    let error = encoder.encode(0, &update).unwrap_err();
     assert_eq!(error, EncodeError::NotBegun);
     step(&mut encoder, 2, (&update).into());
     assert_eq!(encoder.stats().hits, 100);

@@ -3,17 +3,17 @@
 use super::config::{Config, Policy, kind_of};
 use super::model::Model;
 use super::plain::{Kind, Random, bits, first_difference, paths, vector};
-use super::step;
+use super::{step, step_given};
 use gradring::codec::policy::Magnitude;
 use gradring::codec::{
-    Encoder, Message, ResidualPercentiles, ScopeState, ScopeStats, StepStats, Unit, Values,
+    Encoder, Given, Message, ResidualPercentiles, ScopeState, ScopeStats, StepStats, Unit, Values,
 };
 use half::{bf16, f16};
 
 const STEPS: usize = 7;
 
 /// The updates of a run, as f32.
-fn updates(random: &mut Random, config: &Config) -> Vec<Vec<f32>> {
+pub(super) fn updates(random: &mut Random, config: &Config) -> Vec<Vec<f32>> {
     let unit = Unit::nearest(random.one_of(&[0.25, 0.05, 3e-6]), 1.0);
     let one = |random: &mut Random| {
         let kind = kind_of(random);
@@ -115,7 +115,7 @@ fn an_encoder_sends_and_keeps_what_a_plain_model_does() {
 
 /// All that an encoder says of a step.
 #[derive(Debug, PartialEq)]
-struct Said {
+pub(super) struct Said {
     messages: Vec<(Message, Vec<u8>)>,
     residual: Vec<u32>,
     stats: StepStats,
@@ -125,9 +125,9 @@ struct Said {
     states: Vec<ScopeState>,
 }
 
-fn said(encoder: &mut Encoder, number: u64, update: Values<'_>) -> Said {
+pub(super) fn said<'a>(encoder: &mut Encoder, number: u64, update: impl Into<Given<'a>>) -> Said {
     Said {
-        messages: step(encoder, number, update),
+        messages: step_given(encoder, number, update.into()),
         residual: bits(encoder.residual()),
         stats: encoder.stats().clone(),
         scopes: encoder.scopes().cloned().collect(),

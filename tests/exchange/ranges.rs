@@ -4,7 +4,7 @@ use super::world::{self, Setup, World, tell};
 use super::{all_say, noise};
 use gradring::codec::policy::Adaptive;
 use gradring::codec::{
-    Apply, Clipping, Dense, Encoder, MomentumMemory, NamedRange, Path, Record, Unit, Values, canon,
+    Apply, Clipping, Dense, Encoder, Given, MomentumMemory, NamedRange, Path, Record, Unit, canon,
 };
 use gradring::exchange::Builder;
 use gradring::shm::layout::MIN_RING_CAPACITY;
@@ -63,7 +63,7 @@ enum Update {
 }
 
 impl gradring::codec::Update for Update {
-    fn values(&self) -> Values<'_> {
+    fn given(&self) -> Given<'_> {
         match self {
             Update::Singles(values) => values.into(),
             Update::F16s(values) => values.into(),
@@ -138,9 +138,9 @@ fn simulate(world_size: usize, settings: &Settings) -> (Vec<f32>, Vec<Vec<f32>>)
         let giving: Vec<usize> = (0..world_size).filter(|&rank| gives(rank, step)).collect();
         for &rank in &giving {
             let (encoder, update) = (&mut encoders[rank], update(rank, step).singles());
-            encoder.begin(number, (&update).into()).expect("one length");
+            encoder.begin(number, &update).expect("one length");
             for visit in 0..encoder.chunks() {
-                let message = encoder.encode(visit, (&update).into()).expect("its turn");
+                let message = encoder.encode(visit, &update).expect("its turn");
                 let record = Record {
                     format: message.format,
                     hits: message.hits,
@@ -228,7 +228,7 @@ fn sums(replica: &Replica) {
     for step in 0..3 {
         let update = update(rank, step);
         exchange.all_reduce(Some(&update), &mut sum).expect("steps");
-        exchange.check(&sum).expect("the same everywhere");
+        exchange.check(&mut sum).expect("the same everywhere");
         // Dense ranges hold the whole sum of this step, to the last bit.
         if step == 0 {
             let inverse = 1.0 / replica.world_size() as f32;
@@ -429,7 +429,9 @@ fn disagree(replica: &Replica) {
     exchange
         .step(Some(&[0.5; 10]), &mut parameters)
         .expect("steps");
-    exchange.check(&parameters).expect("the same everywhere");
+    exchange
+        .check(&mut parameters)
+        .expect("the same everywhere");
     assert_eq!(
         exchange.encoder().hits().len(),
         if rank == 0 { 6 } else { 0 }
@@ -529,7 +531,9 @@ fn not_finite(replica: &Replica) {
         assert_eq!(exchange.residual()[1], 0.125 + 0.0625);
         assert_eq!(exchange.residual()[4..], [0.0, 0.0]);
     }
-    exchange.check(&parameters).expect("the same everywhere");
+    exchange
+        .check(&mut parameters)
+        .expect("the same everywhere");
     assert!(parameters.iter().all(|p| p.is_finite()));
     exchange
         .step(Some(&[0.5; 6]), &mut parameters)

@@ -10,7 +10,9 @@ mod model;
 mod numbers;
 mod random;
 
-pub use model::{Message, Outcome, decode, dense, encode, payload, smaller, to_bf16};
+pub use model::{
+    Message, Outcome, decode, dense, encode, payload, payload_of_values, smaller, to_bf16,
+};
 pub use numbers::{
     Kind, kinds, lengths, lengths_around_everything, options, residual, units, vector,
 };

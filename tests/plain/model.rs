@@ -1,5 +1,6 @@
 //! The rules of the codec, one element at a time.
 
+use super::{Kind, Random, residual};
 use gradring::codec::{BLOCK, ChunkOptions, Dense, Format, Unit, canon, payload_len};
 
 /// What one encode leaves and says.
@@ -119,6 +120,13 @@ pub fn payload(format: Format, elements: usize, hits: &[(usize, bool)]) -> Vec<u
         }
         other => panic!("{other} has no hits"),
     }
+}
+
+/// The payload, as f32, of values that are those of either number.
+pub fn payload_of_values(random: &mut Random, elements: usize, unit: Unit) -> Vec<u8> {
+    let values = residual(random, elements, Kind::Mixed, unit);
+    let values = values.into_iter().map(|x| canon(to_bf16(x)).to_le_bytes());
+    values.flatten().collect()
 }
 
 /// What a payload says, read by hand.

@@ -3,9 +3,10 @@
 //! A group that has neither hits nor special values costs a sum, a maximum, a minimum and one test. The test comes
 //! before anything is stored, so a group that fails it is simply computed again with care.
 
-use super::super::arithmetic::{INFINITY, LEAST_NORMAL, MAGNITUDE, SIGN, TINY};
+use super::super::arithmetic::{INFINITY, LEAST_NORMAL, MAGNITUDE, SIGN};
 use super::super::draft::CODE;
 use super::super::format::NEGATIVE;
+use super::super::given::Nothing;
 use super::super::values::Element;
 use super::front::FRONT;
 use super::{Encoders, Logged, Rule, Table, Tally, scalar};
@@ -17,6 +18,7 @@ pub(super) static TABLE: Table = Table {
     f32: encoders(),
     f16: encoders(),
     bf16: encoders(),
+    nothing: encoders(),
     clamp,
     apply_sparse,
     apply_bitmap,
@@ -54,6 +56,8 @@ const LINE: usize = 64;
 
 /// How far ahead of the pass memory is asked for, in elements: hardware prefetchers stop at a page's end.
 const AHEAD: usize = 512;
+/// The same for the residual alone: one stream takes as many lines under way as two.
+const AHEAD_ALONE: usize = 2048;
 
 type Group = [__m256; VECTORS];
 
@@ -73,7 +77,7 @@ struct Constants {
 
 impl Constants {
     #[target_feature(enable = "avx2")]
-    fn new(rule: &Rule) -> Constants {
+    fn new<T: Element>(rule: &Rule) -> Constants {
         let all = |bits: u32| _mm256_set1_epi32(bits as i32);
         Constants {
             magnitude: all(MAGNITUDE),
@@ -81,7 +85,7 @@ impl Constants {
             one: all(1),
             below: all(rule.threshold - 1),
             ordinary: all(rule.logged.min(INFINITY) - 1),
-            tiny: all(TINY - 2),
+            tiny: all(T::TINY - 2),
             unit: _mm256_set1_ps(rule.unit),
         }
     }
@@ -134,6 +138,14 @@ impl Load for f16 {
     }
 }
 
+impl Load for Nothing {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn lanes(_: *const Nothing) -> __m256 {
+        _mm256_setzero_ps()
+    }
+}
+
 impl Load for bf16 {
     #[inline]
     #[target_feature(enable = "avx2")]
@@ -168,6 +180,18 @@ unsafe fn store(to: *mut f32, group: Group) {
     }
 }
 
+/// Whether any element has other bits.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn differ(a: Group, b: Group) -> bool {
+    let mut any = _mm256_setzero_ps();
+    for (a, b) in a.into_iter().zip(b) {
+        any = _mm256_or_ps(any, _mm256_xor_ps(a, b));
+    }
+    let any = _mm256_castps_si256(any);
+    _mm256_testz_si256(any, any) == 0
+}
+
 /// s of each element of a group where some value is special, in the residual's place. Hits that cannot be had back from
 /// what they leave are logged. How many elements were dropped.
 ///
@@ -200,7 +224,12 @@ fn careful<T: Load>(
         };
         let sum = _mm256_add_ps(r, canon(u));
         let finite = _mm256_cmpgt_epi32(all(INFINITY), size(sum));
-        let s = _mm256_blendv_ps(r, canon(sum), _mm256_castsi256_ps(finite));
+        let left = if T::IN_RESIDUAL {
+            _mm256_setzero_ps()
+        } else {
+            r
+        };
+        let s = _mm256_blendv_ps(left, canon(sum), _mm256_castsi256_ps(finite));
         // SAFETY: as above.
         unsafe { _mm256_storeu_ps(residual.as_mut_ptr(), s) };
         dropped += (!signs(finite) & 0xff).count_ones();
@@ -245,7 +274,7 @@ fn pass<T: Load, const SKIP: bool>(
     log: &mut Vec<Logged>,
     mut emit: impl FnMut(usize, Group, [__m256i; VECTORS]),
 ) -> Tally {
-    let constants = &Constants::new(rule);
+    let constants = &Constants::new::<T>(rule);
     let mut tally = Tally::default();
     let mut running = _mm256_setzero_si256();
     let groups = residual.chunks_exact_mut(GROUP);
@@ -267,11 +296,14 @@ fn pass<T: Load, const SKIP: bool>(
             let hit = _mm256_cmpgt_epi32(largest, constants.below);
             if signs(_mm256_or_si256(tiny, hit)) == 0 {
                 running = _mm256_max_epi32(running, largest);
-                // SAFETY: as above.
-                unsafe { store(residual.as_mut_ptr(), s) };
+                if !T::IN_RESIDUAL || differ(r, s) {
+                    // SAFETY: as above.
+                    unsafe { store(residual.as_mut_ptr(), s) };
+                }
                 continue;
             }
         }
+        let mut before = r;
         let large = _mm256_cmpgt_epi32(largest, constants.ordinary);
         if signs(_mm256_or_si256(tiny, large)) != 0 {
             tally.dropped += careful(residual, update, first + index * GROUP, rule, log);
@@ -279,11 +311,16 @@ fn pass<T: Load, const SKIP: bool>(
             s = unsafe { load(residual.as_ptr()) };
             m = s.map(|s| magnitude(s, constants));
             largest = largest_of(m);
+            before = s;
         }
         running = _mm256_max_epi32(running, largest);
         let hits = m.map(|m| _mm256_cmpgt_epi32(m, constants.below));
-        // SAFETY: as above.
-        unsafe { store(residual.as_mut_ptr(), spend(s, hits, constants)) };
+        let rest = spend(s, hits, constants);
+        // What is written where nothing changes costs as much as what is read.
+        if !T::IN_RESIDUAL || differ(before, rest) {
+            // SAFETY: as above.
+            unsafe { store(residual.as_mut_ptr(), rest) };
+        }
         emit(index * GROUP, s, hits);
     }
     tally.largest = fold(running);
@@ -295,10 +332,18 @@ fn pass<T: Load, const SKIP: bool>(
 #[target_feature(enable = "avx2")]
 pub(super) fn ahead<T, const ELEMENTS: usize>(residual: &[f32], update: &[T]) {
     // Nothing is read that could be seen, wherever these point.
+    let ahead = if size_of::<T>() == 0 {
+        AHEAD_ALONE
+    } else {
+        AHEAD
+    };
     for line in (0..ELEMENTS).step_by(LINE / size_of::<f32>()) {
-        _mm_prefetch::<_MM_HINT_T0>(residual.as_ptr().wrapping_add(AHEAD + line).cast());
+        _mm_prefetch::<_MM_HINT_T0>(residual.as_ptr().wrapping_add(ahead + line).cast());
     }
-    for line in (0..ELEMENTS).step_by(LINE / size_of::<T>()) {
+    if size_of::<T>() == 0 {
+        return;
+    }
+    for line in (0..ELEMENTS).step_by(LINE / size_of::<T>().max(1)) {
         _mm_prefetch::<_MM_HINT_T0>(update.as_ptr().wrapping_add(AHEAD + line).cast());
     }
 }

@@ -4,9 +4,11 @@
 //! interleaved; the codes of 32 elements go to the front of a vector by one instruction (AVX512-VBMI2). Where nothing
 //! is gained, the kernels of [`avx2`] are used: every processor of this path has its instructions.
 
-use super::super::arithmetic::{INFINITY, LEAST_NORMAL, MAGNITUDE, SIGN, TINY};
+use super::super::arithmetic::{INFINITY, LEAST_NORMAL, MAGNITUDE, SIGN};
 use super::super::draft::CODE;
 use super::super::format::NEGATIVE;
+use super::super::given::Nothing;
+use super::super::values::Element;
 use super::{Encoders, Logged, Rule, Table, Tally, avx2, scalar};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
@@ -16,6 +18,7 @@ pub(super) static TABLE: Table = Table {
     f32: encoders(),
     f16: encoders(),
     bf16: encoders(),
+    nothing: encoders(),
     clamp: avx2::clamp,
     apply_sparse,
     apply_bitmap,
@@ -73,7 +76,7 @@ struct Constants {
 
 impl Constants {
     #[target_feature(enable = "avx512f")]
-    fn new(rule: &Rule) -> Constants {
+    fn new<T: Element>(rule: &Rule) -> Constants {
         let all = |bits: u32| _mm512_set1_epi32(bits as i32);
         Constants {
             magnitude: all(MAGNITUDE),
@@ -81,7 +84,7 @@ impl Constants {
             one: all(1),
             threshold: all(rule.threshold),
             special: all(rule.logged.min(INFINITY)),
-            tiny: all(TINY - 1),
+            tiny: all(T::TINY - 1),
             unit: all(rule.unit.to_bits()),
         }
     }
@@ -134,6 +137,14 @@ impl Load for f16 {
     }
 }
 
+impl Load for Nothing {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn lanes(_: *const Nothing) -> __m512 {
+        _mm512_setzero_ps()
+    }
+}
+
 impl Load for bf16 {
     #[inline]
     #[target_feature(enable = "avx512f")]
@@ -168,6 +179,19 @@ unsafe fn store(to: *mut f32, group: Group) {
     }
 }
 
+/// Whether any element has other bits.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn differ(a: Group, b: Group) -> bool {
+    let mut any = _mm512_setzero_si512();
+    for (a, b) in a.into_iter().zip(b) {
+        // any | (a ^ b)
+        let (a, b) = (_mm512_castps_si512(a), _mm512_castps_si512(b));
+        any = _mm512_ternarylogic_epi32::<0b11_11_01_10>(any, a, b);
+    }
+    _mm512_test_epi32_mask(any, any) != 0
+}
+
 /// s of each element of a group where some value is special, in the residual's place. Hits that cannot be had back from
 /// what they leave are logged. How many elements were dropped.
 #[cold]
@@ -196,7 +220,12 @@ fn careful<T: Load>(
         };
         let sum = _mm512_add_ps(r, canon(u));
         let finite = _mm512_cmplt_epu32_mask(size(sum), all(INFINITY));
-        let s = _mm512_mask_mov_ps(r, finite, canon(sum));
+        let left = if T::IN_RESIDUAL {
+            _mm512_setzero_ps()
+        } else {
+            r
+        };
+        let s = _mm512_mask_mov_ps(left, finite, canon(sum));
         // SAFETY: as above.
         unsafe { _mm512_storeu_ps(residual.as_mut_ptr(), s) };
         dropped += (!finite).count_ones();
@@ -220,7 +249,7 @@ fn pass<T: Load, const SKIP: bool>(
     log: &mut Vec<Logged>,
     mut emit: impl FnMut(usize, u64, u64),
 ) -> Tally {
-    let constants = &Constants::new(rule);
+    let constants = &Constants::new::<T>(rule);
     let mut tally = Tally::default();
     let mut running = _mm512_setzero_si512();
     let groups = residual.chunks_exact_mut(GROUP);
@@ -242,11 +271,14 @@ fn pass<T: Load, const SKIP: bool>(
             let hit = _mm512_cmpge_epu32_mask(largest, constants.threshold);
             if tiny | hit == 0 {
                 running = _mm512_max_epu32(running, largest);
-                // SAFETY: as above.
-                unsafe { store(residual.as_mut_ptr(), s) };
+                if !T::IN_RESIDUAL || differ(r, s) {
+                    // SAFETY: as above.
+                    unsafe { store(residual.as_mut_ptr(), s) };
+                }
                 continue;
             }
         }
+        let mut before = r;
         let large = _mm512_cmpge_epu32_mask(largest, constants.special);
         if tiny | large != 0 {
             tally.dropped += careful(residual, update, first + index * GROUP, rule, log);
@@ -254,12 +286,17 @@ fn pass<T: Load, const SKIP: bool>(
             s = unsafe { load(residual.as_ptr()) };
             m = s.map(|s| magnitude(s, constants));
             largest = largest_of(m);
+            before = s;
         }
         running = _mm512_max_epu32(running, largest);
         let hits = m.map(|m| _mm512_cmpge_epu32_mask(m, constants.threshold));
         let negative = s.map(|s| _mm512_movepi32_mask(_mm512_castps_si512(s)));
-        // SAFETY: as above.
-        unsafe { store(residual.as_mut_ptr(), spend(s, hits, constants)) };
+        let rest = spend(s, hits, constants);
+        // What is written where nothing changes costs as much as what is read.
+        if !T::IN_RESIDUAL || differ(before, rest) {
+            // SAFETY: as above.
+            unsafe { store(residual.as_mut_ptr(), rest) };
+        }
         emit(index * GROUP, joined(hits), joined(negative));
     }
     tally.largest = _mm512_reduce_max_epu32(running);

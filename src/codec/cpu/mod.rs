@@ -19,8 +19,10 @@ use super::arithmetic::{INFINITY, Unit};
 use super::dense::{self, Dense};
 use super::encode::{self, ChunkOptions, EncodeError, Encoded};
 use super::format::{DecodeError, Record};
+use super::given::{Given, Nothing};
+use super::parameters::Parameters;
 use super::sample;
-use super::values::{Element, Values, with_slice};
+use super::values::Element;
 use half::{bf16, f16};
 use std::mem::MaybeUninit;
 use thiserror::Error;
@@ -113,13 +115,12 @@ impl Path {
     pub fn encode<'a>(
         self,
         residual: &mut [f32],
-        update: impl Into<Values<'a>>,
+        update: impl Into<Given<'a>>,
         unit: Unit,
         options: &ChunkOptions,
         out: &mut Vec<u8>,
     ) -> Result<Encoded, EncodeError> {
-        let kernels = self.kernels();
-        with_slice!(update.into(), update => encode::encode(kernels, residual, update, unit, options, out))
+        encode::encode(self.kernels(), residual, update.into(), unit, options, out)
     }
 
     /// Adds `update` to `residual` and appends to `out` the payload of all of the sum, without compression: as f32, which
@@ -131,12 +132,19 @@ impl Path {
     pub fn encode_dense<'a>(
         self,
         residual: &mut [f32],
-        update: impl Into<Values<'a>>,
+        update: impl Into<Given<'a>>,
         number: Dense,
         out: &mut Vec<u8>,
     ) -> Result<Encoded, EncodeError> {
-        let kernels = self.kernels();
-        with_slice!(update.into(), update => dense::encode(kernels, residual, update, number, out))
+        let update = update.into();
+        encode::chunk_lengths(residual.len(), update)?;
+        Ok(dense::encode(
+            self.kernels(),
+            residual,
+            update.cursor(),
+            number,
+            out,
+        ))
     }
 
     /// Applies `record` to `target`. `x` is the unit, scaled already: `v`, or `canon(v * inv)` for a mean. The unit of a
@@ -159,6 +167,23 @@ impl Path {
         apply::apply(self.kernels(), record, x, how, target)
     }
 
+    /// As [`apply`](Path::apply), to the record's elements from `start` on of what may be a list of slices: the bits are
+    /// those that one vector would have.
+    ///
+    /// # Errors
+    /// As [`apply`](Path::apply); [`DecodeError::Place`] when the record would end past the target's elements. Only
+    /// [`DecodeError::Part`], of a target that lacks elements which it said it had, comes after something was applied.
+    pub fn apply_at(
+        self,
+        record: &Record<'_>,
+        x: f32,
+        how: Apply,
+        target: &mut dyn Parameters,
+        start: usize,
+    ) -> Result<Applied, DecodeError> {
+        apply::apply_at(self.kernels(), record, x, how, target, start)
+    }
+
     /// Appends to `out` a systematic sample of `|s|`, where `s` is what [`encode`](Path::encode) would form of
     /// `residual` and `update`: at least `wanted` of them, in index order, in runs of [`sample::RUN`], or
     /// [`sample::LONG_RUN`] in large samples, evenly spread over the vector, or all when there are hardly more. `phase`
@@ -172,14 +197,16 @@ impl Path {
     pub fn magnitudes<'a>(
         self,
         residual: &[f32],
-        update: impl Into<Values<'a>>,
+        update: impl Into<Given<'a>>,
         wanted: usize,
         phase: u64,
         out: &mut Vec<f32>,
     ) -> Result<(), EncodeError> {
-        let kernels = self.kernels();
+        let update = update.into();
+        encode::lengths(residual.len(), update)?;
         let all = 0..residual.len();
-        with_slice!(update.into(), update => sample::magnitudes(kernels, residual, update, &[all], wanted, phase, out))
+        sample::magnitudes(self.kernels(), residual, update, &[all], wanted, phase, out);
+        Ok(())
     }
 
     /// The one place where a path becomes code. A path that this processor cannot run gives the scalar kernels: the
@@ -280,6 +307,7 @@ pub(crate) struct Table {
     f32: Encoders<f32>,
     f16: Encoders<f16>,
     bf16: Encoders<bf16>,
+    nothing: Encoders<Nothing>,
     clamp: unsafe fn(&mut [f32], f32) -> f64,
     apply_sparse: unsafe fn(&[u8], f32, &mut [f32]) -> u32,
     apply_bitmap: unsafe fn(&[u8], usize, f32, &mut [f32]) -> u32,
@@ -312,6 +340,13 @@ impl Input for bf16 {
     #[inline(always)]
     fn encoders(table: &'static Table) -> &'static Encoders<bf16> {
         &table.bf16
+    }
+}
+
+impl Input for Nothing {
+    #[inline(always)]
+    fn encoders(table: &'static Table) -> &'static Encoders<Nothing> {
+        &table.nothing
     }
 }
 

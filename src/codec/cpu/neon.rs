@@ -3,9 +3,10 @@
 //! The pass is the one of the other vector paths. What a compiler makes vectors of by itself, or what waits for memory,
 //! is left to the scalar kernels: every aarch64 processor has NEON.
 
-use super::super::arithmetic::{INFINITY, LEAST_NORMAL, MAGNITUDE, SIGN, TINY};
+use super::super::arithmetic::{INFINITY, LEAST_NORMAL, MAGNITUDE, SIGN};
 use super::super::draft::CODE;
 use super::super::format::NEGATIVE;
+use super::super::given::Nothing;
 use super::super::values::Element;
 use super::front::FRONT;
 use super::{Encoders, Logged, Rule, Table, Tally, scalar};
@@ -18,6 +19,7 @@ pub(super) static TABLE: Table = Table {
     f32: encoders(),
     f16: encoders(),
     bf16: encoders(),
+    nothing: encoders(),
     clamp: scalar::clamp,
     apply_sparse: scalar::apply_sparse,
     apply_bitmap,
@@ -89,6 +91,14 @@ impl Load for f16 {
     }
 }
 
+impl Load for Nothing {
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn lanes(_: *const Nothing) -> float32x4_t {
+        vdupq_n_f32(0.0)
+    }
+}
+
 impl Load for bf16 {
     #[inline]
     #[target_feature(enable = "neon")]
@@ -147,6 +157,18 @@ fn bits_of(low: uint32x4_t, high: uint32x4_t) -> u8 {
     vaddv_u8(vand_u8(set, bits))
 }
 
+/// Whether any element has other bits.
+#[inline]
+#[target_feature(enable = "neon")]
+fn differ(a: Group, b: Group) -> bool {
+    let mut any = vdupq_n_u32(0);
+    for (a, b) in a.into_iter().zip(b) {
+        let differing = veorq_u32(vreinterpretq_u32_f32(a), vreinterpretq_u32_f32(b));
+        any = vorrq_u32(any, differing);
+    }
+    vmaxvq_u32(any) != 0
+}
+
 /// s of each element of a group where some value is special, in the residual's place. Hits that cannot be had back from
 /// what they leave are logged. How many elements were dropped.
 #[cold]
@@ -200,24 +222,32 @@ fn pass<T: Load, const SKIP: bool>(
             .fold(vdupq_n_u32(u32::MAX), |a, b| vminq_u32(a, b));
         let mut largest = largest_of(m);
         let most = vmaxvq_u32(largest);
-        let tiny = vminvq_u32(least) < TINY - 1;
+        let tiny = vminvq_u32(least) < T::TINY - 1;
         if SKIP && !tiny && most < rule.threshold {
             running = vmaxq_u32(running, largest);
-            // SAFETY: as above.
-            unsafe { store(residual.as_mut_ptr(), s) };
+            if !T::IN_RESIDUAL || differ(r, s) {
+                // SAFETY: as above.
+                unsafe { store(residual.as_mut_ptr(), s) };
+            }
             continue;
         }
+        let mut before = r;
         if tiny || most >= special {
             tally.dropped += careful(residual, update, first + index * GROUP, rule, log);
             // SAFETY: as above.
             s = unsafe { load(residual.as_ptr()) };
             m = s.map(|s| magnitude(s));
             largest = largest_of(m);
+            before = s;
         }
         running = vmaxq_u32(running, largest);
         let hits = m.map(|m| vcgeq_u32(m, threshold));
-        // SAFETY: as above.
-        unsafe { store(residual.as_mut_ptr(), spend(s, hits, rule.unit)) };
+        let rest = spend(s, hits, rule.unit);
+        // What is written where nothing changes costs as much as what is read.
+        if !T::IN_RESIDUAL || differ(before, rest) {
+            // SAFETY: as above.
+            unsafe { store(residual.as_mut_ptr(), rest) };
+        }
         emit(index * GROUP, s, hits);
     }
     tally.largest = vmaxvq_u32(running);

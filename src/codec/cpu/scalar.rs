@@ -2,7 +2,7 @@
 //!
 //! The other paths hand their last few elements to these kernels, and are tested against them.
 
-use super::super::arithmetic::{INFINITY, MAGNITUDE, SIGN, TINY, canon, choose};
+use super::super::arithmetic::{INFINITY, MAGNITUDE, SIGN, canon, choose};
 use super::super::dense;
 use super::super::draft::CODE;
 use super::super::format::{LOWER, NEGATIVE};
@@ -17,6 +17,7 @@ pub(super) static TABLE: Table = Table {
     f32: encoders(),
     f16: encoders(),
     bf16: encoders(),
+    nothing: encoders(),
     clamp,
     apply_sparse,
     apply_bitmap,
@@ -35,13 +36,20 @@ const fn encoders<T: Element>() -> Encoders<T> {
     }
 }
 
-/// `s = canon(r + canon(u))`, or `r` and `true` where that is not finite: the element of the update is dropped.
+/// `s = canon(r + canon(u))`, or `r` and `true` where that is not finite: the element of the update is dropped. If that
+/// is in the residual already, `r` is gone with it, and +0 is left.
 #[inline(always)]
 pub(crate) fn accumulate<T: Element>(r: f32, u: T) -> (f32, bool) {
-    let sum = r + canon(u.to_f32());
+    accumulate_single::<T>(r, u.to_f32())
+}
+
+#[inline(always)]
+fn accumulate_single<T: Element>(r: f32, u: f32) -> (f32, bool) {
+    let sum = r + canon(u);
     // An update that is not finite makes a sum that is not.
     let finite = sum.to_bits() & MAGNITUDE < INFINITY;
-    (choose(finite, canon(sum), r), !finite)
+    let left = if T::IN_RESIDUAL { 0.0 } else { r };
+    (choose(finite, canon(sum), left), !finite)
 }
 
 /// `s` with one unit of its sign taken away.
@@ -101,14 +109,23 @@ fn accumulate_plain<T: Element>(rule: &Rule, residual: &mut [f32], update: &[T])
         sums[i] = residual[i] + update[i].to_f32();
         let size = (sums[i].to_bits() & MAGNITUDE) as i32;
         largest = largest.max(size);
-        tiny |= u32::from(size < TINY as i32) & u32::from(size != 0);
+        tiny |= u32::from(size < T::TINY as i32) & u32::from(size != 0);
     }
     let largest = largest as u32;
     if largest >= rule.threshold || tiny != 0 {
         return None;
     }
-    *residual = sums;
+    // What is written where nothing changes costs as much as what is read.
+    if !T::IN_RESIDUAL || differ(residual, &sums) {
+        *residual = sums;
+    }
     Some(largest)
+}
+
+#[inline(always)]
+fn differ(a: &[f32; GROUP], b: &[f32; GROUP]) -> bool {
+    let pairs = a.iter().zip(b);
+    pairs.fold(0, |any, (a, b)| any | (a.to_bits() ^ b.to_bits())) != 0
 }
 
 /// For the other paths: logs the elements of a group that are to be logged. They are hits: they are far above the
@@ -261,7 +278,7 @@ pub(super) fn drain(words: &[u8], x: f32, target: &mut [f32]) -> u32 {
 
 /// One word of a bitmap onto its elements, bit by bit.
 #[inline(always)]
-pub(super) fn apply_word(word: u32, x: f32, target: &mut [f32]) -> u32 {
+pub(crate) fn apply_word(word: u32, x: f32, target: &mut [f32]) -> u32 {
     let mut not_finite = 0;
     let mut left = (word | word >> 1) & LOWER;
     while left != 0 {
@@ -322,7 +339,7 @@ fn whole<T: Element, V>(
     for (update, (residual, values)) in update.chunks(SINGLES).zip(pieces) {
         let update = T::singles(update, &mut room);
         for ((r, &u), value) in residual.iter_mut().zip(update).zip(values) {
-            let (s, not_finite) = accumulate(*r, u);
+            let (s, not_finite) = accumulate_single::<T>(*r, u);
             dropped += u32::from(not_finite);
             *r = send(s, value);
         }

@@ -3,6 +3,7 @@
 use super::Encoder;
 use super::scope::Scope;
 use super::slot::Slot;
+use super::streamed::Stream;
 use crate::codec::cpu::Path;
 use crate::codec::memory::{MomentumMemory, Velocity};
 use crate::codec::policy::{Quantile, ThresholdPolicy};
@@ -186,6 +187,7 @@ impl EncoderBuilder {
         Ok(Encoder {
             path: self.path,
             residual,
+            touched: false,
             chunks: chunks.into(),
             scopes,
             post: self.post,
@@ -197,6 +199,7 @@ impl EncoderBuilder {
             step: 0,
             first: 0,
             next: None,
+            stream: Stream::default(),
             magnitudes: Vec::new(),
             hits: self.keeps_hits.then(Vec::new),
             percentiles: self.debug.then(|| (Vec::new(), Vec::new())),

@@ -6,24 +6,29 @@
 mod builder;
 mod scope;
 mod slot;
+mod states;
+mod streamed;
+mod vectors;
 
 pub use builder::{EncoderBuilder, EncoderError, MOST_THREADS};
 pub use scope::{ScopeState, ScopeStateError};
+pub use vectors::VectorsError;
 
 use super::cpu::Path;
-use super::encode::{Budget, ChunkOptions, EncodeError, look_at};
+use super::encode::{Budget, ChunkOptions, EncodeError, lengths, look_at};
+use super::given::Given;
 use super::memory::Velocity;
-use super::policy::PolicyState;
 use super::pool::Pool;
 use super::post::{self, PostInput, PostProcessor};
 use super::ranges::{Chunk, ChunkCoding, visited};
 use super::residual::Residual;
 use super::stats::{ResidualPercentiles, ScopeStats, StepStats};
-use super::{Format, Unit, Values, dense};
+use super::{Dense, Format, Unit, canon, dense};
 use scope::Scope;
-use slot::{Disjoint, Slot};
+use slot::{Aim, Disjoint, Slot};
 use std::ops::Range;
 use std::sync::Arc;
+use streamed::Stream;
 
 /// One chunk's message; its payload is [`Encoder::payload`].
 #[derive(Clone, Debug, PartialEq)]
@@ -50,9 +55,9 @@ pub struct Message {
 ///     .build()?;
 /// let update = [0.5, -0.25, 0.125, 0.0625];
 /// let mut parameters = [1.0; 4];
-/// encoder.begin(0, (&update).into())?;
+/// encoder.begin(0, &update)?;
 /// for visit in 0..encoder.chunks() {
-///     let message = encoder.encode(visit, (&update).into())?;
+///     let message = encoder.encode(visit, &update)?;
 ///     let record = Record {
 ///         format: message.format,
 ///         hits: message.hits,
@@ -71,6 +76,8 @@ pub struct Message {
 pub struct Encoder {
     path: Path,
     residual: Residual,
+    /// Whether others may have written to the residual since it was canonical.
+    touched: bool,
     chunks: Arc<[Chunk]>,
     scopes: Vec<Scope>,
     post: Option<Arc<dyn PostProcessor>>,
@@ -83,10 +90,11 @@ pub struct Encoder {
     /// The slot that was finished last.
     current: usize,
     step: u64,
-    /// The chunk that is visited first.
+    /// The chunk that is visited first, modulo their number.
     first: u64,
     /// The visit whose turn it is in the step that has begun; `None` between steps.
     next: Option<usize>,
+    stream: Stream,
     magnitudes: Vec<f32>,
     hits: Option<Vec<usize>>,
     /// Of each scope, and the room that making them takes.
@@ -130,28 +138,36 @@ impl Encoder {
         &self.residual
     }
 
+    /// The same, for trainers that add their updates to it themselves, between steps: a step of [`InResidual`] then reads
+    /// 4 bytes an element, where one of an update moves 12. Subnormal numbers and -0 count as +0. What is not finite
+    /// becomes +0 in the next step, and is counted as dropped.
+    ///
+    /// [`InResidual`]: super::InResidual
+    pub fn residual_mut(&mut self) -> &mut [f32] {
+        self.touched = true;
+        &mut self.residual
+    }
+
     /// Begins step number `step` (from 0): takes the update into the momentum memory, if there is one, and chooses the
     /// thresholds.
     ///
     /// # Errors
-    /// [`EncodeError::Lengths`] when the update has another length than the vector; [`EncodeError::Unfinished`] when the
-    /// step before has not [ended](Self::end). Nothing has changed then.
-    pub fn begin(&mut self, step: u64, update: Values<'_>) -> Result<(), EncodeError> {
+    /// [`EncodeError::Lengths`] when the update has another length than the vector; [`EncodeError::InResidual`] with a
+    /// momentum memory; [`EncodeError::Unfinished`] when the step before has not [ended](Self::end). Nothing has changed
+    /// then.
+    pub fn begin<'a>(
+        &mut self,
+        step: u64,
+        update: impl Into<Given<'a>>,
+    ) -> Result<(), EncodeError> {
+        let update = update.into();
         self.check(update)?;
-        if let Some(found) = self.next {
-            let expected = self.chunks();
-            return Err(EncodeError::Unfinished { expected, found });
-        }
-        self.step = step;
-        self.first = step;
-        self.batch = 0..0;
-        self.stats = StepStats::default();
-        if let Some(hits) = &mut self.hits {
-            hits.clear();
-        }
+        self.check_closed()?;
+        // The pass of what is in the residual does it by itself.
+        self.begin_anew(step, matches!(update, Given::InResidual));
         let update = match &mut self.memory {
             Some(memory) => {
-                self.stats.dropped = memory.accumulate(update);
+                self.stats.dropped += memory.accumulate(update);
                 memory.values()
             }
             None => update,
@@ -163,7 +179,7 @@ impl Encoder {
                 update,
                 step,
                 &mut self.magnitudes,
-            )?;
+            );
         }
         self.next = Some(0);
         Ok(())
@@ -176,13 +192,55 @@ impl Encoder {
         self.first = chunk as u64;
     }
 
-    fn check(&self, update: Values<'_>) -> Result<(), EncodeError> {
-        let (expected, found) = (self.elements(), update.len());
-        if found == expected {
-            Ok(())
+    /// Refuses while a step is under way.
+    fn check_closed(&self) -> Result<(), EncodeError> {
+        let found = if self.stream.is_open() {
+            Some(self.stream.encoded())
         } else {
-            Err(EncodeError::Lengths { expected, found })
+            self.next
+        };
+        match found {
+            None => Ok(()),
+            Some(found) => Err(EncodeError::Unfinished {
+                expected: self.chunks(),
+                found,
+            }),
         }
+    }
+
+    /// What each kind of step begins with.
+    fn begin_anew(&mut self, step: u64, reads_in_place: bool) {
+        self.step = step;
+        self.first = step;
+        self.batch = 0..0;
+        self.stats = StepStats::default();
+        if let Some(hits) = &mut self.hits {
+            hits.clear();
+        }
+        if std::mem::take(&mut self.touched) && !reads_in_place {
+            self.stats.dropped += make_canonical(&mut self.residual);
+        }
+    }
+
+    /// Appends all of some elements' residual, canonical, as f32, and leaves +0 there. How many were not finite and became
+    /// +0. At most a chunk.
+    pub(crate) fn take_whole(
+        &mut self,
+        elements: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<u64, EncodeError> {
+        let residual = &mut self.residual[elements];
+        let given = Given::InResidual;
+        let encoded = self.path.encode_dense(residual, given, Dense::F32, out)?;
+        Ok(u64::from(encoded.dropped))
+    }
+
+    /// Whether a step can be made of this update.
+    pub(crate) fn check(&self, update: Given<'_>) -> Result<(), EncodeError> {
+        if self.memory.is_some() && matches!(update, Given::InResidual) {
+            return Err(EncodeError::InResidual);
+        }
+        lengths(self.elements(), update)
     }
 
     /// Encodes the chunk that is visited as number `visit` in the step that has begun. Each must be visited once, in
@@ -192,48 +250,41 @@ impl Encoder {
     /// [`EncodeError::Lengths`] when the update has another length than the vector; [`EncodeError::NotBegun`];
     /// [`EncodeError::Visit`] past the last chunk, [`EncodeError::Turn`] when it is another one's turn. Nothing has
     /// changed then.
-    pub fn encode(&mut self, visit: usize, update: Values<'_>) -> Result<Message, EncodeError> {
-        self.check_turn(visit, update)?;
-        if !self.batch.contains(&visit) {
-            self.fill(visit, update);
-        }
-        // Whatever becomes of it, a chunk is finished once: what stands in its slot is used up by that.
-        self.next = Some(visit + 1);
-        self.current = visit - self.batch.start;
+    pub fn encode<'a>(
+        &mut self,
+        visit: usize,
+        update: impl Into<Given<'a>>,
+    ) -> Result<Message, EncodeError> {
+        self.take_turn(visit, update.into(), Aim::Send)?;
         self.finish()
     }
 
-    /// Takes a visit's turn, but sends nothing: all that the chunk has stays in the residual.
+    /// Takes a visit's turn, but sends nothing: all that the chunk has stays in the residual, and no post-processor takes
+    /// any of it.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
-    pub fn accumulate(&mut self, visit: usize, update: Values<'_>) -> Result<(), EncodeError> {
-        self.check_turn(visit, update)?;
-        // What other threads have drafted ahead is taken back with a budget of nothing.
-        if !self.batch.contains(&visit) {
-            self.batch = 0..0;
-            self.slots[0].chunk = visited(self.first, visit, self.chunks.len());
-            let slot = &mut self.slots[0];
-            let elements = self.chunks[slot.chunk].elements.clone();
-            let update = self.memory.as_ref().map_or(update, Velocity::values);
-            let residual = &mut self.residual[elements.clone()];
-            slot.accumulate(self.path.kernels(), residual, update.slice(elements));
-            self.batch = visit..visit + 1;
-        }
-        self.next = Some(visit + 1);
-        self.current = visit - self.batch.start;
+    pub fn accumulate<'a>(
+        &mut self,
+        visit: usize,
+        update: impl Into<Given<'a>>,
+    ) -> Result<(), EncodeError> {
+        self.take_turn(visit, update.into(), Aim::Keep)?;
         let slot = &mut self.slots[self.current];
-        let chunk = &self.chunks[slot.chunk];
-        let residual = &mut self.residual[chunk.elements.clone()];
-        let encoded = slot.put_back(self.path.kernels(), chunk.coding, residual)?;
-        self.stats.residual_max = self.stats.residual_max.max(encoded.residual_max);
-        self.stats.residual_l1 += encoded.residual_l1;
-        self.stats.dropped += u64::from(encoded.dropped);
+        let residual = &mut self.residual[self.chunks[slot.chunk].elements.clone()];
+        let (dropped, most, l1) = slot.keep(self.path.kernels(), residual);
+        self.stats.residual_max = self.stats.residual_max.max(most);
+        self.stats.residual_l1 += l1;
+        self.stats.dropped += u64::from(dropped);
         Ok(())
     }
 
-    fn check_turn(&self, visit: usize, update: Values<'_>) -> Result<(), EncodeError> {
+    /// Makes the visit's chunk that of the current slot, with the first stage done.
+    fn take_turn(&mut self, visit: usize, update: Given<'_>, aim: Aim) -> Result<(), EncodeError> {
         self.check(update)?;
+        if self.stream.is_open() {
+            return Err(EncodeError::Streamed);
+        }
         let next = self.next.ok_or(EncodeError::NotBegun)?;
         if visit >= self.chunks() {
             return Err(EncodeError::Visit {
@@ -247,31 +298,28 @@ impl Encoder {
                 found: visit,
             });
         }
+        if !self.batch.contains(&visit) {
+            self.fill(visit, update, aim);
+        }
+        // Whatever becomes of it, a chunk is finished once: what stands in its slot is used up by that.
+        self.next = Some(visit + 1);
+        self.current = visit - self.batch.start;
         Ok(())
     }
 
-    /// Takes the next chunks through the first stage, one a thread.
-    fn fill(&mut self, visit: usize, update: Values<'_>) {
+    /// Takes the next chunks through the first stage, one a thread. What becomes of the first one is known.
+    fn fill(&mut self, visit: usize, update: Given<'_>, aim: Aim) {
         let count = self.slots.len().min(self.chunks() - visit);
         self.batch = 0..0;
         for (ahead, slot) in self.slots[..count].iter_mut().enumerate() {
             slot.chunk = visited(self.first, visit + ahead, self.chunks.len());
-        }
-        // Before a chunk's turn comes, those before it in this batch may use up its scope's budget.
-        for at in 0..count {
-            let (before, rest) = self.slots.split_at_mut(at);
-            let slot = &mut rest[0];
+            slot.aim = if ahead == 0 { aim } else { Aim::Either };
             slot.unit = None;
-            let coding = self.chunks[slot.chunk].coding;
-            if let ChunkCoding::Threshold(scope) = coding {
-                let others = before
-                    .iter()
-                    .map(|other| &self.chunks[other.chunk])
-                    .filter(|chunk| chunk.coding == coding);
-                let most = self.scopes[scope].left;
-                let least = most.saturating_sub(others.map(|chunk| chunk.elements.len()).sum());
-                slot.budgets = (least, most);
+            if let ChunkCoding::Threshold(scope) = self.chunks[slot.chunk].coding {
                 slot.unit = self.scopes[scope].stats.unit;
+                // Before a chunk's turn comes, those before it may use up its scope's budget.
+                let most = self.scopes[scope].left;
+                slot.budgets = (most, most);
             }
         }
         let update = self.memory.as_ref().map_or(update, Velocity::values);
@@ -327,13 +375,14 @@ impl Encoder {
                     scope.left -= encoded.hits as usize;
                 }
                 scope.stats.hits += hits;
+                scope.tested += chunk.elements.len();
                 scope.mass += encoded.mean * hits as f64;
                 stats.hits += hits;
                 stats.l1_sent += hits as f64 * f64::from(unit.v());
                 encoded
             }
             ChunkCoding::Dense(number) => {
-                let encoded = slot.whole.ok_or(EncodeError::NotBegun)??;
+                let encoded = slot.send_whole(self.path.kernels(), residual, number);
                 stats.dense_chunks += 1;
                 stats.l1_sent += dense::l1(number, slot.draft.payload());
                 encoded
@@ -386,9 +435,14 @@ impl Encoder {
     /// Ends a step all of whose chunks have been encoded: policies hear of it in the next one.
     ///
     /// # Errors
-    /// [`EncodeError::Unfinished`] while chunks have not been encoded, [`EncodeError::NotBegun`]; nothing has changed
-    /// then.
+    /// [`EncodeError::Unfinished`] while chunks have not been encoded, [`EncodeError::Missing`] while parts have not been
+    /// pushed in a streamed step, [`EncodeError::NotBegun`]; nothing has changed then.
     pub fn end(&mut self) -> Result<(), EncodeError> {
+        if self.stream.is_open() {
+            self.end_stream()?;
+            self.look_back();
+            return Ok(());
+        }
         let (expected, found) = (self.chunks(), self.next.ok_or(EncodeError::NotBegun)?);
         if found < expected {
             return Err(EncodeError::Unfinished { expected, found });
@@ -397,6 +451,12 @@ impl Encoder {
         for scope in &mut self.scopes {
             scope.end();
         }
+        self.look_back();
+        Ok(())
+    }
+
+    /// Makes the percentiles of a step that has ended, where they are wanted.
+    fn look_back(&mut self) {
         if let Some((percentiles, room)) = &mut self.percentiles {
             percentiles.clear();
             for scope in &self.scopes {
@@ -406,7 +466,6 @@ impl Encoder {
                 percentiles.push(ResidualPercentiles::of(residual, t, room));
             }
         }
-        Ok(())
     }
 
     /// What the step did, so far.
@@ -436,72 +495,17 @@ impl Encoder {
             .as_ref()
             .map_or(&[], |(percentiles, _)| percentiles)
     }
+}
 
-    /// What the policies go on from, by scope.
-    #[must_use]
-    pub fn scope_states(&self) -> Vec<ScopeState> {
-        let state = |scope: &Scope| ScopeState {
-            policy: scope.policy.state(),
-            last: scope.last,
-        };
-        self.scopes.iter().map(state).collect()
+/// Makes what is not finite, subnormal or -0 +0. How many were not finite.
+fn make_canonical(residual: &mut [f32]) -> u64 {
+    let mut dropped = 0;
+    for r in residual {
+        let finite = r.is_finite();
+        dropped += u64::from(!finite);
+        *r = if finite { canon(*r) } else { 0.0 };
     }
-
-    /// Goes on from such states, bit for bit. They may come from a damaged file.
-    ///
-    /// # Errors
-    /// [`ScopeStateError`] when they are not as many as there are scopes, or one is none of its scope; nothing has
-    /// changed then.
-    pub fn restore_scopes(&mut self, states: &[ScopeState]) -> Result<(), ScopeStateError> {
-        self.check_count(states)?;
-        let before = self.scope_states();
-        for (at, state) in states.iter().enumerate() {
-            if let Err(error) = self.scopes[at].restore(state) {
-                for (scope, state) in self.scopes.iter_mut().zip(&before).take(at + 1) {
-                    // Its own state of a moment ago.
-                    let _ = scope.restore(state);
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// The states of several replicas as one, scope by scope; thresholds by their geometric mean. For a run that goes on
-    /// with another number of replicas.
-    ///
-    /// # Errors
-    /// As [`restore_scopes`](Self::restore_scopes).
-    pub fn merge_scopes(
-        &self,
-        states: &[Vec<ScopeState>],
-    ) -> Result<Vec<ScopeState>, ScopeStateError> {
-        for states in states {
-            self.check_count(states)?;
-        }
-        let merge = |(at, scope): (usize, &Scope)| {
-            let states: Vec<PolicyState> = states
-                .iter()
-                .map(|states| states[at].policy.clone())
-                .collect();
-            let policy = scope
-                .policy
-                .merge(&states)
-                .map_err(|source| scope.error(source))?;
-            // What came of the step before differs: the policy goes on from its own state alone.
-            Ok(ScopeState { policy, last: None })
-        };
-        self.scopes.iter().enumerate().map(merge).collect()
-    }
-
-    fn check_count(&self, states: &[ScopeState]) -> Result<(), ScopeStateError> {
-        let (expected, found) = (self.scopes.len(), states.len());
-        if found == expected {
-            Ok(())
-        } else {
-            Err(ScopeStateError::Count { expected, found })
-        }
-    }
+    dropped
 }
 
 impl std::fmt::Debug for Encoder {

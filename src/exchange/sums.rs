@@ -1,0 +1,209 @@
+//! The arithmetic of uncompressed sums, element by element: the same bits from every instruction set.
+//!
+//! The loops are such that a compiler makes vectors of them, where it may.
+
+use crate::codec::arithmetic::{INFINITY, MAGNITUDE, choose};
+use crate::codec::dense::{from_bf16, to_bf16};
+use crate::codec::{Path, canon};
+
+/// Whether the compiled code for vectors of 256 bits may run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lanes {
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    wide: bool,
+}
+
+impl Lanes {
+    /// Those of a path of the codec.
+    pub(super) fn of(path: Path) -> Self {
+        Self {
+            wide: matches!(path, Path::Avx2 | Path::Avx512) && Path::Avx2.is_available(),
+        }
+    }
+}
+
+/// Each function twice: as it stands, and where the compiler may use vectors of 256 bits.
+macro_rules! by_lanes {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {$(
+        $(#[$doc])*
+        pub(super) fn $name(lanes: Lanes, $($argument: $type),*) $(-> $result)? {
+            #[inline(always)]
+            fn plain($($argument: $type),*) $(-> $result)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2")]
+            fn wide($($argument: $type),*) $(-> $result)? {
+                plain($($argument),*)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            if lanes.wide {
+                // SAFETY: `Lanes::of` has seen that the processor has AVX2.
+                return unsafe { wide($($argument),*) };
+            }
+            plain($($argument),*)
+        }
+    )*};
+}
+
+/// `canon(s + canon(x))`, or `s` and 1 where that is not finite: the element is left out.
+#[inline(always)]
+fn added(s: f32, x: f32) -> (f32, u32) {
+    let sum = s + canon(x);
+    let finite = sum.to_bits() & MAGNITUDE < INFINITY;
+    (choose(finite, canon(sum), s), u32::from(!finite))
+}
+
+/// `x` as bf16: the nearest, never infinite. What is not finite stays so, for those who add it to see.
+#[inline(always)]
+fn rounded(x: f32) -> u16 {
+    let upper = (x.to_bits() >> 16) as u16;
+    let finite = x.to_bits() & MAGNITUDE < INFINITY;
+    let mask = u16::from(finite).wrapping_neg();
+    // Of what is not finite some finite number, which is not used.
+    let nearest = to_bf16(choose(finite, canon(x), 0.0));
+    nearest & mask | upper & !mask
+}
+
+by_lanes! {
+    /// Begins a sum: +0 with each value added. How many were left out.
+    fn begin(sum: &mut [f32], values: &[f32]) -> u32 {
+        let mut dropped = 0;
+        for (sum, x) in sum.iter_mut().zip(values) {
+            let (s, not_finite) = added(0.0, *x);
+            *sum = s;
+            dropped += not_finite;
+        }
+        dropped
+    }
+
+    /// Goes on with a sum. How many values were left out.
+    fn add(sum: &mut [f32], values: &[f32]) -> u32 {
+        let mut dropped = 0;
+        for (sum, x) in sum.iter_mut().zip(values) {
+            let (s, not_finite) = added(*sum, *x);
+            *sum = s;
+            dropped += not_finite;
+        }
+        dropped
+    }
+
+    /// Values as bf16.
+    fn round(values: &[f32], into: &mut [u16]) {
+        for (into, x) in into.iter_mut().zip(values) {
+            *into = rounded(*x);
+        }
+    }
+
+    /// bf16 as f32, exactly.
+    fn widen(values: &[u16], into: &mut [f32]) {
+        for (into, m) in into.iter_mut().zip(values) {
+            *into = from_bf16(*m);
+        }
+    }
+
+    /// A finished sum rounded to bf16, where it lies.
+    fn round_sum(sum: &mut [f32]) {
+        for sum in sum {
+            *sum = from_bf16(to_bf16(*sum));
+        }
+    }
+
+    /// `p = canon(canon(p) - canon(s * x))`. How many parameters were not finite, and stay.
+    fn subtract(sum: &[f32], x: f32, parameters: &mut [f32]) -> u32 {
+        let mut not_finite = 0;
+        for (p, s) in parameters.iter_mut().zip(sum) {
+            let finite = p.to_bits() & MAGNITUDE < INFINITY;
+            *p = choose(finite, canon(canon(*p) - canon(*s * x)), *p);
+            not_finite += u32::from(!finite);
+        }
+        not_finite
+    }
+
+    /// `canon(s * x)`.
+    fn hand_over(sum: &[f32], x: f32, into: &mut [f32]) {
+        for (into, s) in into.iter_mut().zip(sum) {
+            *into = canon(*s * x);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of every kind.
+    fn numbers() -> Vec<f32> {
+        let mut x = 1_u32;
+        let mut numbers: Vec<f32> = (0..4001)
+            .map(|_| {
+                x = x.wrapping_mul(0x9E37_79B1) ^ x >> 15;
+                f32::from_bits(x)
+            })
+            .collect();
+        numbers.extend([
+            0.0,
+            -0.0,
+            1e-45,
+            f32::MAX,
+            f32::MIN,
+            f32::INFINITY,
+            f32::NAN,
+        ]);
+        numbers
+    }
+
+    #[test]
+    fn every_set_of_lanes_gives_the_same_bits() {
+        let [plain, best] = [Path::Scalar, Path::best()].map(Lanes::of);
+        let (a, b) = (numbers(), numbers().into_iter().rev().collect::<Vec<_>>());
+        let all = |lanes| {
+            let (mut sum, mut half, mut wide) =
+                (vec![0.0; a.len()], vec![0; a.len()], vec![0.0; a.len()]);
+            let dropped = begin(lanes, &mut sum, &a) + add(lanes, &mut sum, &b);
+            round(lanes, &a, &mut half);
+            widen(lanes, &half, &mut wide);
+            let mut parameters = b.clone();
+            let met = subtract(lanes, &sum, 0.25, &mut parameters);
+            let mut handed = vec![1.0; a.len()];
+            hand_over(lanes, &sum, 1.0 / 3.0, &mut handed);
+            round_sum(lanes, &mut sum);
+            let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            (
+                (dropped, met, half),
+                [sum, wide, parameters, handed].map(|values| bits(&values)),
+            )
+        };
+        assert_eq!(all(plain), all(best));
+    }
+
+    #[test]
+    fn what_is_not_finite_is_left_out_and_counted() {
+        let lanes = Lanes::of(Path::Scalar);
+        let mut sum = [7.0; 4];
+        assert_eq!(
+            begin(lanes, &mut sum, &[f32::NAN, f32::INFINITY, f32::MAX, -0.0]),
+            2
+        );
+        assert_eq!(
+            sum.map(f32::to_bits),
+            [0.0, 0.0, f32::MAX, 0.0].map(f32::to_bits)
+        );
+        assert_eq!(add(lanes, &mut sum, &[1.0, -2.0, f32::MAX, 1e-45]), 1);
+        assert_eq!(sum, [1.0, -2.0, f32::MAX, 0.0]);
+    }
+
+    #[test]
+    fn rounding_keeps_what_is_not_finite_so_and_nothing_else() {
+        for x in numbers() {
+            let back = from_bf16(rounded(x));
+            assert_eq!(back.is_finite(), x.is_finite(), "{x:e}");
+            if x.is_finite() {
+                assert!(
+                    (back - x).abs() <= x.abs() / 256.0 || x.abs() < f32::MIN_POSITIVE,
+                    "{x:e}"
+                );
+            }
+        }
+    }
+}
