@@ -197,6 +197,7 @@ impl EncoderBuilder {
             batch: 0..0,
             current: 0,
             step: 0,
+            first: 0,
             next: None,
             stream: Stream::default(),
             magnitudes: Vec::new(),

@@ -90,6 +90,8 @@ pub struct Encoder {
     /// The slot that was finished last.
     current: usize,
     step: u64,
+    /// The chunk that is visited first, modulo their number.
+    first: u64,
     /// The visit whose turn it is in the step that has begun; `None` between steps.
     next: Option<usize>,
     stream: Stream,
@@ -183,6 +185,13 @@ impl Encoder {
         Ok(())
     }
 
+    /// Visits the chunks of the step that has begun from this one on, instead of from number `step mod chunks`: before the
+    /// first visit, for exchanges that cannot always send all of them.
+    pub(crate) fn visit_from(&mut self, chunk: usize) {
+        debug_assert_eq!(self.next, Some(0), "before the first visit");
+        self.first = chunk as u64;
+    }
+
     /// Refuses while a step is under way.
     fn check_closed(&self) -> Result<(), EncodeError> {
         let found = if self.stream.is_open() {
@@ -202,6 +211,7 @@ impl Encoder {
     /// What each kind of step begins with.
     fn begin_anew(&mut self, step: u64, reads_in_place: bool) {
         self.step = step;
+        self.first = step;
         self.batch = 0..0;
         self.stats = StepStats::default();
         if let Some(hits) = &mut self.hits {
@@ -302,7 +312,7 @@ impl Encoder {
         let count = self.slots.len().min(self.chunks() - visit);
         self.batch = 0..0;
         for (ahead, slot) in self.slots[..count].iter_mut().enumerate() {
-            slot.chunk = visited(self.step, visit + ahead, self.chunks.len());
+            slot.chunk = visited(self.first, visit + ahead, self.chunks.len());
             slot.aim = if ahead == 0 { aim } else { Aim::Either };
             slot.unit = None;
             if let ChunkCoding::Threshold(scope) = self.chunks[slot.chunk].coding {
