@@ -1,0 +1,153 @@
+//! Long random runs of real processes against one process that adds up in rank order: the same bits, whatever each rank
+//! has, however it is held up, and wherever positions and numbers begin.
+#![allow(unreachable_pub, reason = "its modules are shared with other tests")]
+
+#[path = "long/plan.rs"]
+mod plan;
+#[path = "plain/random.rs"]
+mod random;
+#[path = "long/run.rs"]
+mod run;
+#[path = "long/simulation.rs"]
+mod simulation;
+mod world;
+
+use gradring::{Dense, Replica};
+use plan::{Plan, Schedule};
+use world::{Ended, Setup, World, tell};
+
+/// How many events there are between two comparisons.
+const EVERY: usize = 100;
+
+/// What a run is, in words that a replica finds in its environment.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    schedules: &'a [Schedule],
+    scale: usize,
+    events: usize,
+    seed: u64,
+}
+
+impl Run<'_> {
+    fn plan(&self, world_size: usize) -> Plan {
+        Plan::new(world_size, self.schedules, self.scale, self.seed)
+    }
+
+    fn environment(&self) -> Vec<(String, String)> {
+        let at = |schedule: &Schedule| Schedule::ALL.iter().position(|one| one == schedule);
+        let schedules = self
+            .schedules
+            .iter()
+            .map(|one| at(one).expect("one of all"));
+        let schedules: Vec<String> = schedules.map(|at| at.to_string()).collect();
+        [
+            ("SCHEDULES", schedules.join(" ")),
+            ("SCALE", self.scale.to_string()),
+            ("EVENTS", self.events.to_string()),
+            ("SEED", self.seed.to_string()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
+}
+
+fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn replica() {
+    let Some(case) = world::case() else { return };
+    let replica = Replica::join().expect("joins");
+    let schedules: String = variable("SCHEDULES").expect("the test sets it");
+    let schedules: Vec<Schedule> = schedules
+        .split(' ')
+        .map(|at| Schedule::ALL[at.parse::<usize>().expect("a number")])
+        .collect();
+    let run = Run {
+        schedules: &schedules,
+        scale: variable("SCALE").expect("the test sets it"),
+        events: variable("EVENTS").expect("the test sets it"),
+        seed: variable("SEED").expect("the test sets it"),
+    };
+    match case.as_str() {
+        "follow" => follow(&replica, &run),
+        other => panic!("no case {other}"),
+    }
+}
+
+fn follow(replica: &Replica, run: &Run<'_>) {
+    let plan = run.plan(replica.world_size());
+    let mut all = run::begin(replica, &plan).expect("begins");
+    tell("running");
+    for number in 0..run.events {
+        if let Err(error) = run::event(replica, &plan, &mut all, number) {
+            panic!("event {number}, {:?}: {error}", plan.event(number));
+        }
+        if (number + 1) % EVERY == 0 {
+            tell(format!("at {}", run::says(&all, number)));
+        }
+    }
+}
+
+fn compare(run: &Run<'_>, expected: &[Vec<String>], ended: &[Ended]) {
+    for (rank, (expected, ended)) in expected.iter().zip(ended).enumerate() {
+        let said = ended
+            .heard
+            .iter()
+            .filter_map(|line| line.strip_prefix("at "));
+        let said: Vec<&str> = said.collect();
+        assert_eq!(said.len(), expected.len());
+        for (said, expected) in said.iter().zip(expected) {
+            assert_eq!(
+                said, expected,
+                "rank {rank}, seed {}, {:?}",
+                run.seed, run.schedules
+            );
+        }
+    }
+}
+
+fn setup(run: &Run<'_>, cores: usize) -> Setup {
+    let wrapper = match cores {
+        1 => ["taskset", "-c", "0"].map(str::to_owned).to_vec(),
+        _ => Vec::new(),
+    };
+    Setup {
+        cores,
+        wrapper,
+        environment: run.environment(),
+        ..Setup::default()
+    }
+}
+
+/// Every world size on one core and on two.
+fn all_worlds(schedules: &[Schedule], seed: u64) {
+    for world_size in 1..=8 {
+        let run = Run {
+            schedules,
+            scale: 1,
+            events: 1000,
+            seed: seed + world_size as u64,
+        };
+        let expected = simulation::simulate(&run.plan(world_size), run.events, EVERY, 0);
+        for cores in [1, 2] {
+            let ended = World::with("follow", world_size, &setup(&run, cores)).succeed();
+            compare(&run, &expected, &ended);
+        }
+    }
+}
+
+#[test]
+fn two_interleaved_exchanges_end_as_one_process_does() {
+    all_worlds(&[Schedule::Lockstep, Schedule::Lockstep], 100);
+}
+
+#[test]
+fn exchanges_of_all_schedules_end_as_one_process_does() {
+    let [f32, bf16] = [Dense::F32, Dense::Bf16].map(Schedule::Uncompressed);
+    all_worlds(
+        &[Schedule::Lockstep, f32, Schedule::Asynchronous, bf16],
+        200,
+    );
+}
