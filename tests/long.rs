@@ -26,11 +26,17 @@ struct Run<'a> {
     scale: usize,
     events: usize,
     seed: u64,
+    /// The number of the step before the first.
+    first_step: u64,
 }
 
 impl Run<'_> {
     fn plan(&self, world_size: usize) -> Plan {
         Plan::new(world_size, self.schedules, self.scale, self.seed)
+    }
+
+    fn simulate(&self, world_size: usize) -> Vec<Vec<String>> {
+        simulation::simulate(&self.plan(world_size), self.events, EVERY, self.first_step)
     }
 
     fn environment(&self) -> Vec<(String, String)> {
@@ -45,6 +51,7 @@ impl Run<'_> {
             ("SCALE", self.scale.to_string()),
             ("EVENTS", self.events.to_string()),
             ("SEED", self.seed.to_string()),
+            ("FIRST_STEP", self.first_step.to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into()
@@ -69,6 +76,7 @@ fn replica() {
         scale: variable("SCALE").expect("the test sets it"),
         events: variable("EVENTS").expect("the test sets it"),
         seed: variable("SEED").expect("the test sets it"),
+        first_step: variable("FIRST_STEP").expect("the test sets it"),
     };
     match case.as_str() {
         "follow" => follow(&replica, &run),
@@ -79,6 +87,11 @@ fn replica() {
 fn follow(replica: &Replica, run: &Run<'_>) {
     let plan = run.plan(replica.world_size());
     let mut all = run::begin(replica, &plan).expect("begins");
+    if run.first_step > 0 {
+        for one in &mut all {
+            one.goes_on_at(run.first_step);
+        }
+    }
     tell("running");
     for number in 0..run.events {
         if let Err(error) = run::event(replica, &plan, &mut all, number) {
@@ -129,8 +142,9 @@ fn all_worlds(schedules: &[Schedule], seed: u64) {
             scale: 1,
             events: 1000,
             seed: seed + world_size as u64,
+            first_step: 0,
         };
-        let expected = simulation::simulate(&run.plan(world_size), run.events, EVERY, 0);
+        let expected = run.simulate(world_size);
         for cores in [1, 2] {
             let ended = World::with("follow", world_size, &setup(&run, cores)).succeed();
             compare(&run, &expected, &ended);
@@ -150,4 +164,48 @@ fn exchanges_of_all_schedules_end_as_one_process_does() {
         &[Schedule::Lockstep, f32, Schedule::Asynchronous, bf16],
         200,
     );
+}
+
+/// Positions and numbers that begin shortly before these pass them.
+const BORDERS: [u64; 5] = [1 << 31, 1 << 32, 1 << 48, 1 << 63, (1 << 63) + (1 << 32)];
+
+#[test]
+fn positions_and_numbers_near_every_border_change_nothing() {
+    let [f32, bf16] = [Dense::F32, Dense::Bf16].map(Schedule::Uncompressed);
+    for (seed, world_size) in (300..).zip([1, 2, 3]) {
+        let run = Run {
+            schedules: &[Schedule::Lockstep, f32, Schedule::Asynchronous, bf16],
+            scale: 1,
+            events: 300,
+            seed,
+            first_step: 0,
+        };
+        let expected = run.simulate(world_size);
+        for border in BORDERS {
+            let setup = Setup {
+                begin: (border - 150, border - 60_000),
+                ..setup(&run, 2)
+            };
+            let ended = World::with("follow", world_size, &setup).succeed();
+            compare(&run, &expected, &ended);
+        }
+    }
+}
+
+#[test]
+fn steps_near_every_border_change_nothing_but_what_follows_from_their_number() {
+    let [f32, bf16] = [Dense::F32, Dense::Bf16].map(Schedule::Uncompressed);
+    for border in BORDERS {
+        let run = Run {
+            schedules: &[Schedule::Lockstep, f32, bf16],
+            scale: 1,
+            events: 300,
+            seed: 400,
+            // The most that a state has is one less than 2^63.
+            first_step: border.min(1 << 63) - 30,
+        };
+        let expected = run.simulate(2);
+        let ended = World::with("follow", 2, &setup(&run, 2)).succeed();
+        compare(&run, &expected, &ended);
+    }
 }

@@ -110,17 +110,21 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// `begin`: the number of the operation before the first, and where all rings stand.
     pub(crate) fn new(
         segment: Arc<Segment>,
         rank: usize,
         deadline: Duration,
         keeper: Keeper,
+        begin: (u64, u64),
     ) -> Self {
         let world_size = segment.world_size();
+        let (number, position) = begin;
+        let consumers = (0..world_size).map(|_| Consumer::at(rank, position));
         let engine = Engine {
-            number: 0,
-            producer: Producer::default(),
-            consumers: (0..world_size).map(|_| Consumer::at(rank, 0)).collect(),
+            number,
+            producer: Producer::at(position),
+            consumers: consumers.collect(),
             payload: Vec::new(),
             lower: Vec::new(),
             open: None,
@@ -140,7 +144,7 @@ impl Shared {
             pid: std::process::id(),
             keeper: Mutex::new(Some(keeper)),
             engine: Mutex::new(engine),
-            current: AtomicU64::new(0),
+            current: AtomicU64::new(number),
             ticket: AtomicU64::new(0),
             aborted: AtomicBool::new(false),
             divergence: Mutex::new((0, Vec::new())),
