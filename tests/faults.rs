@@ -222,6 +222,17 @@ fn replica() {
             }
             tell("done");
         }
+        "barriers" => {
+            for _ in 0..6 {
+                replica.barrier().expect("all come");
+            }
+            // Every other operation, so that all barriers have numbers of one kind.
+            for _ in 0..6 {
+                replica.barrier().expect("all come");
+                replica.all_gather(&[1]).expect("all come");
+            }
+            tell("done");
+        }
         "crowd" => {
             let mut exchange = Exchange::builder(100_000).build(&replica).expect("agreed");
             let mut parameters = vec![0.0; 100_000];
@@ -616,4 +627,59 @@ fn two_runs_at_once_do_not_meet() {
         two[0].one("parameters"),
         "other data"
     );
+}
+
+/// The number of the operation before the first, and where all rings begin: shortly before what 31, 32, 48 and 63 bits
+/// can count.
+const BORDERS: [u64; 5] = [1 << 31, 1 << 32, 1 << 48, 1 << 63, 3 << 62];
+
+#[test]
+fn barriers_pass_whatever_their_number() {
+    for border in BORDERS {
+        for before in 0..4 {
+            let setup = Setup {
+                begin: (border - before, 0),
+                ..Setup::default()
+            };
+            for ended in World::with("barriers", 2, &setup).succeed() {
+                ended.one("done");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_came_for_what_is_told_whatever_the_number() {
+    for border in BORDERS {
+        let setup = Setup {
+            begin: (border - 1, 0),
+            ..Setup::default()
+        };
+        let ended = World::with("mismatch", 2, &setup).succeed();
+        let expected = "mismatch 0: barrier; 1: step of exchange 0 (1000 elements)";
+        survivors_say(&ended, 2, expected);
+    }
+}
+
+#[test]
+fn who_holds_the_others_up_is_told_wherever_the_rings_stand() {
+    for (operation, stopped) in [("step", 1), ("long all_gather", 0), ("broadcast", 2)] {
+        // The sums of all positions pass what 64 bits can count.
+        for world_size in [3_u64, 4] {
+            let setup = Setup {
+                deadline: Duration::from_secs(1),
+                begin: (0, u64::MAX / world_size - 5_000_000),
+                ..setup(operation)
+            };
+            let mut world = World::with("until error", world_size as usize, &setup);
+            world.hear("running");
+            world.replicas[stopped].signal(Signal::SIGSTOP);
+            let others = (0..world_size as usize).filter(|&rank| rank != stopped);
+            for rank in others {
+                world.replicas[rank].hear("error");
+            }
+            world.replicas[stopped].signal(Signal::SIGCONT);
+            survivors_say(&world.finish(), 9, &format!("timed out {stopped}"));
+        }
+    }
 }

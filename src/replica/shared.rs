@@ -4,7 +4,7 @@ use super::cause::Cause;
 use super::counters::Counters;
 use super::error::Error;
 use super::inline::{read_text, write_text};
-use super::operation::{Kind, Operation, announce, announced};
+use super::operation::{Kind, Operation, announce, announced, has_come};
 use super::wait::Wait;
 use crate::shm::barrier::Ticket;
 use crate::shm::crash::{self, Point};
@@ -169,9 +169,10 @@ impl Shared {
     /// The rank that has taken least, if this rank has taken more: when nothing goes on any more, then because of that
     /// rank. All take the same records in the same order, so what this rank has had is there for the other to take.
     pub(crate) fn behind(&self) -> Option<usize> {
-        let taken = |rank: usize| {
+        // Of all rings together it may be more than 64 bits can count.
+        let taken = |rank: usize| -> u128 {
             let rings = (0..self.world_size).map(|producer| self.segment.ring(producer));
-            rings.fold(0_u64, |sum, ring| sum.wrapping_add(ring.released(rank)))
+            rings.map(|ring| u128::from(ring.released(rank))).sum()
         };
         let (least, rank) = (0..self.world_size).map(|rank| (taken(rank), rank)).min()?;
         (least < taken(self.rank)).then_some(rank)
@@ -395,7 +396,10 @@ impl Shared {
             Ok(match ticket.look(self.segment.arrivals()) {
                 Seen::Waiting { rank } => Look::Pending(Some(rank)),
                 Seen::Passed { stop } => Look::Ready((true, stop)),
-                Seen::Mismatch { stop } => Look::Ready((false, stop)),
+                Seen::Mismatch { stop } => match self.differs(&wait) {
+                    true => Look::Ready((false, stop)),
+                    false => Look::Pending(self.missing(number)),
+                },
             })
         })?;
         if stop {
@@ -405,6 +409,19 @@ impl Shared {
             return Ok(());
         }
         Err(self.mismatch(number))
+    }
+
+    /// Whether a rank came for something else than `wait` is about. The words of a barrier are no proof: one may be of an
+    /// arrival long ago.
+    fn differs(&self, wait: &Wait<'_>) -> bool {
+        let identity = wait.operation.identity();
+        let came = |rank| announced(self.segment.rank(rank), wait.number);
+        (0..self.world_size).any(|rank| came(rank).is_some_and(|came| came.identity != identity))
+    }
+
+    /// The lowest rank that has not come to operation `number`.
+    fn missing(&self, number: u64) -> Option<usize> {
+        (0..self.world_size).find(|&rank| !has_come(self.segment.rank(rank), number))
     }
 
     /// Who came for what as operation `number`.
