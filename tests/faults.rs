@@ -1,5 +1,9 @@
 //! Faults with real processes, real kills and real signals: everybody else gets the same typed error, in time.
 
+#[path = "faults/crashes.rs"]
+mod crashes;
+#[path = "faults/schedules.rs"]
+mod schedules;
 mod world;
 
 use gradring::replica::Operation;
@@ -13,6 +17,13 @@ const OPERATIONS: [&str; 5] = ["barrier", "step", "broadcast", "all_gather", "al
 
 /// Does one kind of operation until an error ends the run.
 fn until_error(replica: &Replica, operation: &str) -> Error {
+    if schedules::OPERATIONS.contains(&operation) {
+        let error = schedules::until_error(replica, operation);
+        assert!(error.ends_the_run(), "{error}");
+        let later = replica.barrier().expect_err("the run is over");
+        assert_eq!(kind(&later), kind(&error), "the same from everything later");
+        return error;
+    }
     let mut exchange = match operation {
         "step" => match Exchange::builder(600_000).build(replica) {
             Ok(exchange) => Some(exchange),

@@ -13,7 +13,11 @@ mod simulation;
 mod world;
 
 use gradring::{Dense, Replica};
+use nix::sys::signal::Signal;
 use plan::{Plan, Schedule};
+use random::Random;
+use std::thread::sleep;
+use std::time::Duration;
 use world::{Ended, Setup, World, tell};
 
 /// How many events there are between two comparisons.
@@ -92,6 +96,9 @@ fn follow(replica: &Replica, run: &Run<'_>) {
             one.goes_on_at(run.first_step);
         }
     }
+    if variable::<u32>("STORM").is_some() {
+        storm();
+    }
     tell("running");
     for number in 0..run.events {
         if let Err(error) = run::event(replica, &plan, &mut all, number) {
@@ -100,6 +107,34 @@ fn follow(replica: &Replica, run: &Run<'_>) {
         if (number + 1) % EVERY == 0 {
             tell(format!("at {}", run::says(&all, number)));
         }
+    }
+}
+
+/// A signal each millisecond from now on, whose handler interrupts whatever this process waits for.
+fn storm() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let handler: extern "C" fn(libc::c_int) = nothing;
+    let each = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 1000,
+    };
+    let timer = libc::itimerval {
+        it_interval: each,
+        it_value: each,
+    };
+    // SAFETY: the handler does nothing, action and timer are whole.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        // Without SA_RESTART.
+        action.sa_sigaction = handler as libc::sighandler_t;
+        assert_eq!(
+            libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()),
+            0
+        );
+        assert_eq!(
+            libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()),
+            0
+        );
     }
 }
 
@@ -207,5 +242,68 @@ fn steps_near_every_border_change_nothing_but_what_follows_from_their_number() {
         let expected = run.simulate(2);
         let ended = World::with("follow", 2, &setup(&run, 2)).succeed();
         compare(&run, &expected, &ended);
+    }
+}
+
+/// Runs of all schedules for a test that disturbs them.
+const DISTURBED: [&[Schedule]; 2] = [
+    &[Schedule::Lockstep, Schedule::Lockstep],
+    &[
+        Schedule::Lockstep,
+        Schedule::Uncompressed(Dense::F32),
+        Schedule::Asynchronous,
+        Schedule::Uncompressed(Dense::Bf16),
+    ],
+];
+
+#[test]
+fn replicas_that_are_stopped_and_continued_at_random_change_nothing() {
+    for (seed, schedules) in (500..).zip(DISTURBED) {
+        for world_size in [2, 3, 4] {
+            // Long enough that some steps need several frames, and that stops meet a replica in all of a step's parts.
+            let run = Run {
+                schedules,
+                scale: 40,
+                events: 300,
+                seed: seed + world_size as u64,
+                first_step: 0,
+            };
+            let expected = run.simulate(world_size);
+            let mut world = World::with("follow", world_size, &setup(&run, 2));
+            world.hear("running");
+            let random = &mut Random(run.seed);
+            let mut stops = 0;
+            loop {
+                let replica = &world.replicas[random.index(world_size)];
+                if !replica.stop() {
+                    break;
+                }
+                stops += 1;
+                // How long it is away, and how long all run then: that is the fault, nothing waits for it.
+                sleep(Duration::from_micros(random.below(2000)));
+                replica.signal(Signal::SIGCONT);
+                sleep(Duration::from_micros(random.below(2000)));
+            }
+            println!("{world_size} replicas, stopped {stops} times");
+            assert!(stops > 10);
+            compare(&run, &expected, &world.succeed());
+        }
+    }
+}
+
+#[test]
+fn a_storm_of_signals_changes_nothing() {
+    for (seed, schedules) in (600..).zip(DISTURBED) {
+        let run = Run {
+            schedules,
+            scale: 20,
+            events: 300,
+            seed,
+            first_step: 0,
+        };
+        let mut setup = setup(&run, 2);
+        setup.environment.push(("STORM".into(), "1".into()));
+        let expected = run.simulate(3);
+        compare(&run, &expected, &World::with("follow", 3, &setup).succeed());
     }
 }

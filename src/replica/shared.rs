@@ -340,6 +340,7 @@ impl Shared {
             &wait.operation,
             wait.flags,
         );
+        crash::point(Point::Announced);
     }
 
     /// Opens a step in parts. Its operation is entered later, by [`enter_open_step`](Self::enter_open_step).

@@ -98,20 +98,33 @@ impl Process {
         }
     }
 
+    /// What the kernel says of it: R running, S asleep, T stopped, Z ended, ..
+    fn state(&self) -> char {
+        let path = format!("/proc/{}/stat", self.pid());
+        let stat = std::fs::read_to_string(&path).expect("it is there until it is waited for");
+        let rest = stat.rsplit(')').next().map(str::trim_start);
+        rest.and_then(|rest| rest.chars().next()).expect("a state")
+    }
+
     /// Waits until the kernel has stopped it.
     pub fn wait_for_stop(&self) {
-        let path = format!("/proc/{}/stat", self.pid());
+        let end = Instant::now() + PATIENCE;
+        while self.state() != 'T' {
+            assert!(Instant::now() < end, "it does not stop");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Stops it, unless it has ended. Whether it is stopped now.
+    pub fn stop(&self) -> bool {
+        self.signal(Signal::SIGSTOP);
         let end = Instant::now() + PATIENCE;
         loop {
-            let stat = std::fs::read_to_string(&path).expect("it lives");
-            if stat
-                .rsplit(')')
-                .next()
-                .is_some_and(|rest| rest.trim_start().starts_with('T'))
-            {
-                return;
+            match self.state() {
+                'T' => return true,
+                'Z' => return false,
+                _ => assert!(Instant::now() < end, "it does not stop"),
             }
-            assert!(Instant::now() < end, "it does not stop");
             std::thread::yield_now();
         }
     }
