@@ -1,5 +1,9 @@
 //! Faults with real processes, real kills and real signals: everybody else gets the same typed error, in time.
 
+#[path = "faults/crashes.rs"]
+mod crashes;
+#[path = "faults/schedules.rs"]
+mod schedules;
 mod world;
 
 use gradring::replica::Operation;
@@ -13,6 +17,13 @@ const OPERATIONS: [&str; 5] = ["barrier", "step", "broadcast", "all_gather", "al
 
 /// Does one kind of operation until an error ends the run.
 fn until_error(replica: &Replica, operation: &str) -> Error {
+    if schedules::OPERATIONS.contains(&operation) {
+        let error = schedules::until_error(replica, operation);
+        assert!(error.ends_the_run(), "{error}");
+        let later = replica.barrier().expect_err("the run is over");
+        assert_eq!(kind(&later), kind(&error), "the same from everything later");
+        return error;
+    }
     let mut exchange = match operation {
         "step" => match Exchange::builder(600_000).build(replica) {
             Ok(exchange) => Some(exchange),
@@ -219,6 +230,17 @@ fn replica() {
                     .step(Some(&update), &mut parameters)
                     .expect("no spurious error");
                 replica.barrier().expect("no spurious error");
+            }
+            tell("done");
+        }
+        "barriers" => {
+            for _ in 0..6 {
+                replica.barrier().expect("all come");
+            }
+            // Every other operation, so that all barriers have numbers of one kind.
+            for _ in 0..6 {
+                replica.barrier().expect("all come");
+                replica.all_gather(&[1]).expect("all come");
             }
             tell("done");
         }
@@ -616,4 +638,59 @@ fn two_runs_at_once_do_not_meet() {
         two[0].one("parameters"),
         "other data"
     );
+}
+
+/// The number of the operation before the first, and where all rings begin: shortly before what 31, 32, 48 and 63 bits
+/// can count.
+const BORDERS: [u64; 5] = [1 << 31, 1 << 32, 1 << 48, 1 << 63, 3 << 62];
+
+#[test]
+fn barriers_pass_whatever_their_number() {
+    for border in BORDERS {
+        for before in 0..4 {
+            let setup = Setup {
+                begin: (border - before, 0),
+                ..Setup::default()
+            };
+            for ended in World::with("barriers", 2, &setup).succeed() {
+                ended.one("done");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_came_for_what_is_told_whatever_the_number() {
+    for border in BORDERS {
+        let setup = Setup {
+            begin: (border - 1, 0),
+            ..Setup::default()
+        };
+        let ended = World::with("mismatch", 2, &setup).succeed();
+        let expected = "mismatch 0: barrier; 1: step of exchange 0 (1000 elements)";
+        survivors_say(&ended, 2, expected);
+    }
+}
+
+#[test]
+fn who_holds_the_others_up_is_told_wherever_the_rings_stand() {
+    for (operation, stopped) in [("step", 1), ("long all_gather", 0), ("broadcast", 2)] {
+        // The sums of all positions pass what 64 bits can count.
+        for world_size in [3_u64, 4] {
+            let setup = Setup {
+                deadline: Duration::from_secs(1),
+                begin: (0, u64::MAX / world_size - 5_000_000),
+                ..setup(operation)
+            };
+            let mut world = World::with("until error", world_size as usize, &setup);
+            world.hear("running");
+            world.replicas[stopped].signal(Signal::SIGSTOP);
+            let others = (0..world_size as usize).filter(|&rank| rank != stopped);
+            for rank in others {
+                world.replicas[rank].hear("error");
+            }
+            world.replicas[stopped].signal(Signal::SIGCONT);
+            survivors_say(&world.finish(), 9, &format!("timed out {stopped}"));
+        }
+    }
 }

@@ -15,6 +15,7 @@ use crate::replica::record::{HAS_DATA, Record, RecordKind};
 use crate::replica::shared::{Engine, Shared};
 use crate::replica::wait::{Look, Wait};
 use crate::replica::{Error, Kind, Operation};
+use crate::shm::crash::{self, Point};
 use crate::shm::pace::slowest;
 use std::sync::Arc;
 use std::time::Instant;
@@ -288,6 +289,7 @@ impl Exchange {
         engine.unsettled = Some(self.index);
         let mut report =
             self.publish_and_apply(&shared, engine, &wait, settings, update, parameters)?;
+        crash::point(Point::StepOut);
         engine.steps += 1;
         shared.pace().stepping(engine.steps);
         shared.segment.bells().ring();

@@ -14,6 +14,7 @@ use crate::replica::progress::Lists;
 use crate::replica::record::{HAS_HASH, IS_DONE, Record, RecordKind};
 use crate::replica::shared::{Engine, Shared};
 use crate::replica::{Error, PIECE};
+use crate::shm::crash::{self, Point};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -111,6 +112,7 @@ impl Settle<'_> {
                 return Ok(true);
             }
             self.opened[rank] = Some(self.take_marker(rank, OPENING)?);
+            crash::point(Point::MarkerTaken);
             return Ok(true);
         }
         Ok(false)

@@ -1,5 +1,6 @@
 //! Small values and texts in a rank's own lines: words that only their rank writes.
 
+use crate::shm::crash::{self, Point};
 use crate::shm::segment::{Inline, Reason};
 use crate::shm::sync::{AtomicU64, Ordering};
 
@@ -45,6 +46,7 @@ pub(crate) fn write_value(slot: &Inline, number: u64, came: Came, bytes: &[u8]) 
     slot.came.store(came, Ordering::Relaxed);
     // Publishes the words above to whoever reads this number with Acquire.
     slot.number.store(number, Ordering::Release);
+    crash::point(Point::ValueWritten);
 }
 
 /// Whether operation `number`'s value has come.

@@ -3,6 +3,7 @@
 use super::error::Error;
 use super::operation::{Kind, Operation};
 use super::shared::Shared;
+use super::start::start;
 use super::wait::{Look, Wait};
 use crate::shm::crash::{self, Point};
 use crate::shm::layout::DEFAULT_RING_CAPACITY;
@@ -211,7 +212,14 @@ fn sit(
     crash::point(Point::Alive);
     lines.state.joined();
     segment.bells().ring();
-    Ok(Shared::new(Arc::clone(&segment), rank, deadline, keeper))
+    let begin = start();
+    Ok(Shared::new(
+        Arc::clone(&segment),
+        rank,
+        deadline,
+        keeper,
+        begin,
+    ))
 }
 
 fn all_join(shared: &Shared, timeout: Duration) -> Result<(), Error> {

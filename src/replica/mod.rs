@@ -16,6 +16,7 @@ pub mod progress;
 pub(crate) mod record;
 pub(crate) mod reduce;
 pub(crate) mod shared;
+mod start;
 pub(crate) mod wait;
 
 pub use cause::{Cause, LAUNCHER};

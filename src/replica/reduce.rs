@@ -16,6 +16,7 @@ use super::port::{Blocked, Port, Taken};
 use super::progress::Lists;
 use super::record::{HAS_DATA, HAS_HASH, Record, RecordKind};
 use super::wait::Wait;
+use crate::shm::crash::{self, Point};
 use crate::shm::ring::WriteGrant;
 use bytemuck::{Pod, Zeroable};
 use std::ops::Range;
@@ -404,6 +405,7 @@ impl<W: Work> Lists for Reduction<'_, W> {
                 }
                 if last_rank {
                     work.folded(chunk, elements, !self.cut.scattered);
+                    crash::point(Point::Folded);
                 }
             }
             Item::Reduced(chunk) => {

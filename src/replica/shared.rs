@@ -4,7 +4,7 @@ use super::cause::Cause;
 use super::counters::Counters;
 use super::error::Error;
 use super::inline::{read_text, write_text};
-use super::operation::{Kind, Operation, announce, announced};
+use super::operation::{Kind, Operation, announce, announced, has_come};
 use super::wait::Wait;
 use crate::shm::barrier::Ticket;
 use crate::shm::crash::{self, Point};
@@ -110,17 +110,21 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// `begin`: the number of the operation before the first, and where all rings stand.
     pub(crate) fn new(
         segment: Arc<Segment>,
         rank: usize,
         deadline: Duration,
         keeper: Keeper,
+        begin: (u64, u64),
     ) -> Self {
         let world_size = segment.world_size();
+        let (number, position) = begin;
+        let consumers = (0..world_size).map(|_| Consumer::at(rank, position));
         let engine = Engine {
-            number: 0,
-            producer: Producer::default(),
-            consumers: (0..world_size).map(|_| Consumer::at(rank, 0)).collect(),
+            number,
+            producer: Producer::at(position),
+            consumers: consumers.collect(),
             payload: Vec::new(),
             lower: Vec::new(),
             open: None,
@@ -140,7 +144,7 @@ impl Shared {
             pid: std::process::id(),
             keeper: Mutex::new(Some(keeper)),
             engine: Mutex::new(engine),
-            current: AtomicU64::new(0),
+            current: AtomicU64::new(number),
             ticket: AtomicU64::new(0),
             aborted: AtomicBool::new(false),
             divergence: Mutex::new((0, Vec::new())),
@@ -165,9 +169,10 @@ impl Shared {
     /// The rank that has taken least, if this rank has taken more: when nothing goes on any more, then because of that
     /// rank. All take the same records in the same order, so what this rank has had is there for the other to take.
     pub(crate) fn behind(&self) -> Option<usize> {
-        let taken = |rank: usize| {
+        // Of all rings together it may be more than 64 bits can count.
+        let taken = |rank: usize| -> u128 {
             let rings = (0..self.world_size).map(|producer| self.segment.ring(producer));
-            rings.fold(0_u64, |sum, ring| sum.wrapping_add(ring.released(rank)))
+            rings.map(|ring| u128::from(ring.released(rank))).sum()
         };
         let (least, rank) = (0..self.world_size).map(|rank| (taken(rank), rank)).min()?;
         (least < taken(self.rank)).then_some(rank)
@@ -335,6 +340,7 @@ impl Shared {
             &wait.operation,
             wait.flags,
         );
+        crash::point(Point::Announced);
     }
 
     /// Opens a step in parts. Its operation is entered later, by [`enter_open_step`](Self::enter_open_step).
@@ -391,7 +397,10 @@ impl Shared {
             Ok(match ticket.look(self.segment.arrivals()) {
                 Seen::Waiting { rank } => Look::Pending(Some(rank)),
                 Seen::Passed { stop } => Look::Ready((true, stop)),
-                Seen::Mismatch { stop } => Look::Ready((false, stop)),
+                Seen::Mismatch { stop } => match self.differs(&wait) {
+                    true => Look::Ready((false, stop)),
+                    false => Look::Pending(self.missing(number)),
+                },
             })
         })?;
         if stop {
@@ -401,6 +410,19 @@ impl Shared {
             return Ok(());
         }
         Err(self.mismatch(number))
+    }
+
+    /// Whether a rank came for something else than `wait` is about. The words of a barrier are no proof: one may be of an
+    /// arrival long ago.
+    fn differs(&self, wait: &Wait<'_>) -> bool {
+        let identity = wait.operation.identity();
+        let came = |rank| announced(self.segment.rank(rank), wait.number);
+        (0..self.world_size).any(|rank| came(rank).is_some_and(|came| came.identity != identity))
+    }
+
+    /// The lowest rank that has not come to operation `number`.
+    fn missing(&self, number: u64) -> Option<usize> {
+        (0..self.world_size).find(|&rank| !has_come(self.segment.rank(rank), number))
     }
 
     /// Who came for what as operation `number`.

@@ -267,7 +267,7 @@ impl Wait<'_> {
     pub(crate) fn verdict(&self, verdict: Verdict, what: Option<String>) -> Error {
         let during = self.operation;
         let rank = usize::from(verdict.rank);
-        let number = verdict.operation();
+        let number = verdict.operation_near(self.number);
         let known = rank < self.shared.world_size;
         match Cause::from_u8(verdict.cause) {
             Some(Cause::LauncherGone) => Error::LauncherGone { during },

@@ -10,6 +10,10 @@
 //! arrival costs one store, and travels to each waiter in one hand-over. A central counter takes two, the arrival and the
 //! release, and the last arriver's exchange competes with the looks of those who wait.
 //!
+//! Of the number 31 bits are kept, and the bits above are added to the identity: a word that a rank wrote 2^31 operations
+//! ago, or never, does not pass for an arrival. It looks like one with another identity: who sees a [`Look::Mismatch`] asks
+//! the ranks what they have come for before it believes it.
+//!
 //! Nobody can arrive at n + 2 before everybody has passed n + 1, so nobody overwrites a word of number n that somebody
 //! still looks for: hence two words. Whoever waits knows who is missing.
 
@@ -51,11 +55,16 @@ pub enum Look {
         /// Some of them with a raised flag.
         stop: bool,
     },
-    /// All have arrived, not all with the same identity.
+    /// All have arrived, not all with the same identity; or one has not, and its word is 2^31 operations old.
     Mismatch {
         /// Some of them with a raised flag.
         stop: bool,
     },
+}
+
+/// An identity with what the word does not keep of the number.
+fn marked(identity: u32, number: u64) -> u32 {
+    identity.wrapping_add((number >> 31) as u32)
 }
 
 fn place(number: u64) -> usize {
@@ -78,6 +87,7 @@ impl Arrival {
     /// flag up. A rank must have seen all others arrive at its last barrier before it arrives at the next but one.
     pub fn arrive(&self, number: u64, identity: u32, raised: bool) -> Ticket {
         let raised = if raised { RAISED } else { 0 };
+        let identity = marked(identity, number);
         let word = (u64::from(identity) << IDENTITY) | raised | (number & NUMBER_MASK);
         // Release publishes what this rank wrote before. Pairs with `look`.
         self.words[place(number)].store(word, ord(Site::Arrival, Ordering::Release));
@@ -176,6 +186,24 @@ mod tests {
         let _ = arrivals[1].arrive(7, 1, true);
         let _ = arrivals[1].arrive(8, 2, false);
         assert_eq!(slow.look(arrivals.iter()), Look::Passed { stop: true });
+    }
+
+    #[test]
+    fn a_word_of_long_ago_passes_for_no_arrival() {
+        for number in [1 << 31, (1 << 31) + 1, 5 << 31, 1 << 63] {
+            let arrivals = [Arrival::new(), Arrival::new()];
+            let slow = arrivals[0].arrive(number, 7, false);
+            // Never, and with the same identity in numbers that have the same lower bits.
+            assert!(matches!(slow.look(arrivals.iter()), Look::Mismatch { .. }) || number % 2 == 1);
+            let _ = arrivals[1].arrive(number - (1 << 31), 7, false);
+            assert_eq!(
+                slow.look(arrivals.iter()),
+                Look::Mismatch { stop: false },
+                "{number}"
+            );
+            let _ = arrivals[1].arrive(number, 7, false);
+            assert_eq!(slow.look(arrivals.iter()), Look::Passed { stop: false });
+        }
     }
 
     #[test]

@@ -24,6 +24,16 @@ pub enum Point {
     DeathFound = 7,
     /// A rank has left its seat, the life token is still there.
     SeatLeft = 8,
+    /// A rank has said what it has come for and done nothing of it.
+    Announced = 9,
+    /// A value that travels without the rings is written, nobody woken.
+    ValueWritten = 10,
+    /// All contributions to a slice are folded, what came out is not published.
+    Folded = 11,
+    /// An asynchronous step's records are out, the step is not counted.
+    StepOut = 12,
+    /// A rank's first marker of a settle is taken: when it is the last one, the parameters are not yet on their way.
+    MarkerTaken = 13,
 }
 
 /// Kills this process if a test wants it to end here.
@@ -46,7 +56,7 @@ mod armed {
     static LEFT: AtomicU32 = AtomicU32::new(0);
     const UNREAD: u32 = u32::MAX;
 
-    const NAMES: [(&str, Point); 8] = [
+    const NAMES: [(&str, Point); 13] = [
         ("claimed", Point::Claimed),
         ("alive", Point::Alive),
         ("frame-written", Point::FrameWritten),
@@ -55,6 +65,11 @@ mod armed {
         ("arrived", Point::Arrived),
         ("death-found", Point::DeathFound),
         ("seat-left", Point::SeatLeft),
+        ("announced", Point::Announced),
+        ("value-written", Point::ValueWritten),
+        ("folded", Point::Folded),
+        ("step-out", Point::StepOut),
+        ("marker-taken", Point::MarkerTaken),
     ];
 
     pub(super) fn check(here: Point) {

@@ -34,6 +34,14 @@ impl Verdict {
     pub const fn operation(&self) -> u64 {
         (self.operation_high as u64) << 32 | self.operation_low as u64
     }
+
+    /// The whole operation number, for somebody whose own is `near`: of all with these 48 bits the nearest.
+    #[must_use]
+    pub const fn operation_near(&self, near: u64) -> u64 {
+        // Their difference in 48 bits, with its sign.
+        let difference = (self.operation().wrapping_sub(near) << 16) as i64 >> 16;
+        near.wrapping_add_signed(difference)
+    }
 }
 
 /// The poison word, alone on its line.
@@ -134,5 +142,15 @@ mod tests {
             Verdict::new(0, 1, 0xFFFF_2345_6789_ABCD).operation(),
             0x2345_6789_ABCD
         );
+    }
+
+    #[test]
+    fn the_whole_operation_is_the_one_near_the_own() {
+        for near in [1, 77, 1 << 48, (1 << 48) + 3, 1 << 63, u64::MAX - 4] {
+            for whole in [near - 1, near, near + 1, near + 2] {
+                let verdict = Verdict::new(0, 1, whole);
+                assert_eq!(verdict.operation_near(near), whole);
+            }
+        }
     }
 }

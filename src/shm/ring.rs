@@ -295,6 +295,17 @@ impl<'a> Ring<'a> {
         Ok(header)
     }
 
+    /// Puts the tail and all cursors of an empty ring at `position`, rounded down to a whole [`UNIT`], before anybody uses
+    /// it: for tests of large positions.
+    #[cfg(all(feature = "crash-points", not(loom)))]
+    pub(super) fn begin_at(&self, position: u64) {
+        let position = position - position % UNIT as u64;
+        self.tail.store(position, Ordering::Release);
+        for cursor in self.cursors {
+            cursor.store(position, Ordering::Release);
+        }
+    }
+
     /// What `consumer` has given back, in bytes from the start of the run; 0 if there is no such consumer. One Relaxed
     /// load: for looking at a run that does not go on.
     #[must_use]

@@ -336,6 +336,15 @@ impl Segment {
         &self.launcher().life
     }
 
+    /// Puts all rings at `position`, rounded down to a whole [`UNIT`](super::frame::UNIT), before any rank joins: for tests
+    /// of large positions.
+    #[cfg(all(feature = "crash-points", not(loom)))]
+    pub fn begin_rings_at(&self, position: u64) {
+        for rank in 0..self.world_size() {
+            self.ring(rank).begin_at(position);
+        }
+    }
+
     /// The ring of one producer, with a cursor for every rank.
     ///
     /// # Panics

@@ -16,6 +16,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 const CASE: &str = "GRADRING_TEST_CASE";
+const START: &str = "GRADRING_TEST_START";
 const MARK: &str = "@ ";
 /// How long a test waits for something that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -43,6 +44,8 @@ pub struct Setup {
     /// A program and arguments in front of the replica's own, such as `taskset -c 0`.
     pub wrapper: Vec<String>,
     pub environment: Vec<(String, String)>,
+    /// The number of the operation before the first, and where all rings begin.
+    pub begin: (u64, u64),
 }
 
 impl Default for Setup {
@@ -54,6 +57,7 @@ impl Default for Setup {
             deadline: Duration::from_secs(120),
             wrapper: Vec::new(),
             environment: Vec::new(),
+            begin: (0, 0),
         }
     }
 }
@@ -94,20 +98,33 @@ impl Process {
         }
     }
 
+    /// What the kernel says of it: R running, S asleep, T stopped, Z ended, ..
+    fn state(&self) -> char {
+        let path = format!("/proc/{}/stat", self.pid());
+        let stat = std::fs::read_to_string(&path).expect("it is there until it is waited for");
+        let rest = stat.rsplit(')').next().map(str::trim_start);
+        rest.and_then(|rest| rest.chars().next()).expect("a state")
+    }
+
     /// Waits until the kernel has stopped it.
     pub fn wait_for_stop(&self) {
-        let path = format!("/proc/{}/stat", self.pid());
+        let end = Instant::now() + PATIENCE;
+        while self.state() != 'T' {
+            assert!(Instant::now() < end, "it does not stop");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Stops it, unless it has ended. Whether it is stopped now.
+    pub fn stop(&self) -> bool {
+        self.signal(Signal::SIGSTOP);
         let end = Instant::now() + PATIENCE;
         loop {
-            let stat = std::fs::read_to_string(&path).expect("it lives");
-            if stat
-                .rsplit(')')
-                .next()
-                .is_some_and(|rest| rest.trim_start().starts_with('T'))
-            {
-                return;
+            match self.state() {
+                'T' => return true,
+                'Z' => return false,
+                _ => assert!(Instant::now() < end, "it does not stop"),
             }
-            assert!(Instant::now() < end, "it does not stop");
             std::thread::yield_now();
         }
     }
@@ -182,6 +199,7 @@ impl World {
             cores: setup.cores,
         };
         let segment = Segment::create(&config).expect("room for a segment");
+        segment.begin_rings_at(setup.begin.1);
         Self {
             segment,
             replicas: Vec::new(),
@@ -205,6 +223,7 @@ impl World {
             .env(RANK, rank.to_string())
             .env(WORLD_SIZE, self.segment.world_size().to_string())
             .env(DEADLINE, setup.deadline.as_secs_f64().to_string())
+            .env(START, format!("{} {}", setup.begin.0, setup.begin.1))
             .envs(setup.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -1,0 +1,136 @@
+//! A replica that dies at a chosen moment of every schedule and operation.
+
+use super::schedules::OPERATIONS;
+use super::world::{PATIENCE, Setup, World};
+use super::{crashes, setup, survivors_say};
+use gradring::Replica;
+use gradring::shm::life::{Life, look};
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
+
+/// By operation, the points that every rank comes to in it again and again.
+fn points(operation: &str) -> &'static [&'static str] {
+    match operation {
+        "uncompressed flat" | "uncompressed scattered" | "uncompressed bf16" => &[
+            "announced",
+            "frame-written",
+            "tail-stored",
+            "frame-read",
+            "folded",
+        ],
+        "asynchronous" => &[
+            "frame-written",
+            "tail-stored",
+            "frame-read",
+            "step-out",
+            "marker-taken",
+        ],
+        "asynchronous without data" => &["frame-read", "step-out", "announced", "marker-taken"],
+        "settle" | "asynchronous finish_epoch" => &[
+            "announced",
+            "frame-written",
+            "tail-stored",
+            "frame-read",
+            "step-out",
+            "marker-taken",
+        ],
+        "check" => &["announced", "value-written"],
+        "long broadcast" => &["announced", "frame-read"],
+        "very long all_gather" => &[
+            "announced",
+            "value-written",
+            "frame-written",
+            "tail-stored",
+            "frame-read",
+        ],
+        "long all_reduce" => &["frame-written", "tail-stored", "frame-read", "folded"],
+        _ => &["announced", "frame-written", "tail-stored", "frame-read"],
+    }
+}
+
+/// Waits until a rank has died; when that was seen.
+fn death(world: &World, rank: usize) -> Instant {
+    let end = Instant::now() + PATIENCE;
+    while look(&world.segment.rank(rank).life) != Life::Dead {
+        assert!(Instant::now() < end, "rank {rank} does not come to its end");
+        std::thread::yield_now();
+    }
+    Instant::now()
+}
+
+/// The middle one of times between a death and the error of all others.
+fn middle(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    println!(
+        "{} deaths: all others had the error after {:?}, at most {:?}",
+        times.len(),
+        times[times.len() / 2],
+        times[times.len() - 1]
+    );
+    times[times.len() / 2]
+}
+
+fn errors_of_others(world: &mut World, victim: usize, expected: &str) {
+    let others = (0..world.replicas.len()).filter(|&rank| rank != victim);
+    for rank in others {
+        let error = world.replicas[rank].hear("error");
+        assert_eq!(error, format!("error {expected}"), "rank {rank}");
+    }
+}
+
+#[test]
+fn a_replica_killed_at_any_point_of_any_operation_is_reported_by_all_others() {
+    let mut times = Vec::new();
+    for operation in OPERATIONS {
+        for point in points(operation) {
+            for (victim, nth) in [(1, 12), (0, 20), (2, 37)] {
+                let mut setup = setup(operation);
+                let crash = (
+                    "GRADRING_CRASH_POINT".to_owned(),
+                    format!("{victim} {point} {nth}"),
+                );
+                setup.environment.push(crash);
+                let mut world = World::with("until error", 3, &setup);
+                let died = death(&world, victim);
+                println!("{operation}: rank {victim} at {point} {nth}");
+                errors_of_others(&mut world, victim, &format!("died {victim}"));
+                assert!(
+                    died.elapsed() < Duration::from_secs(5),
+                    "not at the deadline"
+                );
+                times.push(died.elapsed());
+                survivors_say(&world.finish(), victim, &format!("died {victim}"));
+            }
+        }
+    }
+    // One may be late on a machine that is busy, half of them are not.
+    assert!(middle(times) < Duration::from_millis(100));
+}
+
+#[test]
+fn a_replica_killed_at_any_time_of_any_operation_is_reported_by_all_others() {
+    let mut times = Vec::new();
+    for operation in OPERATIONS {
+        let mut world = World::with("until error", 3, &setup(operation));
+        world.hear("running");
+        world.replicas[1].signal(Signal::SIGKILL);
+        let died = death(&world, 1);
+        errors_of_others(&mut world, 1, "died 1");
+        times.push(died.elapsed());
+        survivors_say(&world.finish(), 1, "died 1");
+    }
+    assert!(middle(times) < Duration::from_millis(100));
+}
+
+#[test]
+fn the_last_one_alive_has_the_error_in_every_schedule() {
+    for operation in OPERATIONS {
+        let mut world = World::with("until error", 4, &setup(operation));
+        world.hear("running");
+        for rank in [3, 0, 1] {
+            world.replicas[rank].signal(Signal::SIGKILL);
+        }
+        let error = world.replicas[2].hear("error");
+        assert!(error.starts_with("error died"), "{operation}: {error}");
+    }
+}
