@@ -16,8 +16,9 @@ use super::{Reduction as Reduced, Report, compare_hashes, nanoseconds};
 use crate::codec::values::{Element, SINGLES, with_slice};
 use crate::codec::{Apply, Dense, Path, Values};
 use crate::replica::port::{Port, Taken, run};
+use crate::replica::raw::{Raw, Source};
 use crate::replica::record::{HAS_DATA, HAS_HASH, Record};
-use crate::replica::reduce::{Cut, PIECE, Piece, Reduction, Turn, Work};
+use crate::replica::reduce::{Cut, Reduction, Turn, Work};
 use crate::replica::shared::Shared;
 use crate::replica::wait::Wait;
 use crate::replica::{Error, Kind, Operation};
@@ -157,7 +158,13 @@ impl Summing<'_> {
     }
 
     /// A finished sum onto its elements.
-    fn apply(lanes: Lanes, apply: Apply, scale: f32, sum: &[f32], target: &mut [f32]) -> u64 {
+    fn apply<S: Source<f32>>(
+        lanes: Lanes,
+        apply: Apply,
+        scale: f32,
+        sum: S,
+        target: &mut [f32],
+    ) -> u64 {
         match apply {
             Apply::Subtract => u64::from(sums::subtract(lanes, sum, scale, target)),
             Apply::Add => {
@@ -175,16 +182,28 @@ impl Summing<'_> {
         self.report.parameters_not_finite += met;
     }
 
-    /// Adds values to a piece of a sum, and counts what is left out.
-    fn add(&mut self, turn: Turn, at: usize, values: &[f32]) {
-        let lanes = self.lanes;
-        let sum = &mut self.sum(turn.chunk, at + values.len())[at..];
+    /// Adds values to the sum of the chunk whose elements these are, from its element `at` on, and counts what is left
+    /// out. The last to be added make a piece complete.
+    fn add<S: Source<f32>>(&mut self, turn: Turn, elements: &Range<usize>, at: usize, values: S) {
+        let (lanes, end, place) = (self.lanes, at + values.len(), self.place(turn.chunk));
+        let sum = &mut self.sums[place][at..end];
         let dropped = if turn.first {
             sums::begin(lanes, sum, values)
         } else {
             sums::add(lanes, sum, values)
         };
         self.dropped[turn.rank] += u64::from(dropped);
+        if !turn.last {
+            return;
+        }
+        if self.number == Dense::Bf16 {
+            sums::round_sum(lanes, sum);
+        }
+        if !self.scattered {
+            let target = &mut self.asked.target[elements.start + at..elements.start + end];
+            let met = Self::apply(lanes, self.asked.apply, self.scale, &*sum, target);
+            self.report.parameters_not_finite += met;
+        }
     }
 
     /// Looks at some of the values that are sent.
@@ -213,6 +232,8 @@ fn in_pieces(values: Values<'_>, mut with: impl FnMut(usize, &[f32])) {
 }
 
 impl Work for Summing<'_> {
+    const IN_PLACE: bool = false;
+
     fn record(&self) -> Record {
         Record {
             exchange: self.asked.exchange,
@@ -283,21 +304,22 @@ impl Work for Summing<'_> {
             return;
         };
         let start = Instant::now();
-        let values = update.slice(elements);
+        let values = update.slice(elements.clone());
         if self.scattered {
             // The one slice that this rank has sent to nobody but itself.
             self.note(values);
         }
         match (self.number, values) {
-            (Dense::F32, Values::F32(values)) => self.add(turn, 0, values),
-            (Dense::F32, values) => in_pieces(values, |at, piece| self.add(turn, at, piece)),
+            (Dense::F32, values) => in_pieces(values, |at, piece| {
+                self.add(turn, &elements, at, piece);
+            }),
             (Dense::Bf16, values) => in_pieces(values, |at, piece| {
                 // What the others have of them.
                 let (mut half, mut single) = ([0_u16; SINGLES], [0.0_f32; SINGLES]);
                 let (half, single) = (&mut half[..piece.len()], &mut single[..piece.len()]);
                 sums::round(self.lanes, piece, half);
-                sums::widen(self.lanes, half, single);
-                self.add(turn, at, single);
+                sums::widen(self.lanes, &*half, single);
+                self.add(turn, &elements, at, &*single);
             }),
         }
         self.report.decode_ns += nanoseconds(start);
@@ -305,29 +327,17 @@ impl Work for Summing<'_> {
 
     fn fold(&mut self, turn: Turn, elements: Range<usize>, theirs: &Taken<'_>, offset: usize) {
         let start = Instant::now();
-        let mut piece = Piece::new();
-        in_private(
-            self.number,
-            self.lanes,
-            elements.len(),
-            &mut piece,
-            theirs,
-            offset,
-            |at, values| {
-                self.add(turn, at, values);
-            },
-        );
-        self.report.decode_ns += nanoseconds(start);
-    }
-
-    fn folded(&mut self, chunk: u64, elements: Range<usize>, whole: bool) {
-        let start = Instant::now();
-        if self.number == Dense::Bf16 {
-            let lanes = self.lanes;
-            sums::round_sum(lanes, self.sum(chunk, elements.len()));
-        }
-        if whole {
-            self.apply_own(chunk, elements);
+        let length = elements.len();
+        match self.number {
+            Dense::F32 => {
+                let values = theirs.values::<f32>(offset, length);
+                for at in (0..length).step_by(SINGLES) {
+                    self.add(turn, &elements, at, values.part(at, SINGLES));
+                }
+            }
+            Dense::Bf16 => widened(self.lanes, theirs.values(offset, length), |at, values| {
+                self.add(turn, &elements, at, values);
+            }),
         }
         self.report.decode_ns += nanoseconds(start);
     }
@@ -374,19 +384,15 @@ impl Work for Summing<'_> {
         let length = elements.len();
         let target = &mut self.asked.target[elements];
         let mut met = 0;
-        let mut piece = Piece::new();
-        in_private(
-            number,
-            lanes,
-            length,
-            &mut piece,
-            theirs,
-            0,
-            |at, values| {
+        match number {
+            Dense::F32 => {
+                met += Self::apply(lanes, apply, scale, theirs.values::<f32>(0, length), target);
+            }
+            Dense::Bf16 => widened(lanes, theirs.values(0, length), |at, values| {
                 let target = &mut target[at..at + values.len()];
                 met += Self::apply(lanes, apply, scale, values, target);
-            },
-        );
+            }),
+        }
         self.report.parameters_not_finite += met;
         if last {
             for (rank, elsewhere) in self.elsewhere.iter_mut().enumerate() {
@@ -401,31 +407,13 @@ impl Work for Summing<'_> {
     }
 }
 
-/// Copies a frame's values piece by piece to private memory and hands them over as f32, with the place of each.
-fn in_private(
-    number: Dense,
-    lanes: Lanes,
-    length: usize,
-    piece: &mut Piece,
-    theirs: &Taken<'_>,
-    offset: usize,
-    mut with: impl FnMut(usize, &[f32]),
-) {
-    let most = PIECE / size_of::<f32>();
-    let mut wide = [0.0_f32; PIECE / size_of::<f32>()];
-    for at in (0..length).step_by(most) {
-        let count = most.min(length - at);
-        let whole = theirs.read(
-            offset + number.bytes() * at,
-            piece.bytes(number.bytes() * count),
-        );
-        debug_assert!(whole, "the length has been compared");
-        match number {
-            Dense::F32 => with(at, piece.values(count)),
-            Dense::Bf16 => {
-                sums::widen(lanes, piece.values(count), &mut wide[..count]);
-                with(at, &wide[..count]);
-            }
-        }
+/// Hands a frame's values over as f32, piece by piece, with the place of each.
+fn widened(lanes: Lanes, values: Raw<'_, u16>, mut with: impl FnMut(usize, &[f32])) {
+    let mut wide = [0.0_f32; SINGLES];
+    for at in (0..values.len()).step_by(SINGLES) {
+        let part = values.part(at, SINGLES);
+        let wide = &mut wide[..part.len()];
+        sums::widen(lanes, part, wide);
+        with(at, wide);
     }
 }
