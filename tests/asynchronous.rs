@@ -5,7 +5,7 @@
 
 mod world;
 
-use gradring::codec::{BLOCK, cut8};
+use gradring::codec::BLOCK;
 use gradring::shm::layout::{DEFAULT_RING_CAPACITY, MIN_RING_CAPACITY};
 use gradring::shm::life::{Life, look};
 use gradring::shm::ring::{Consumer, Producer};
@@ -740,7 +740,6 @@ fn a_replica_delayed_at_random_loses_nothing_and_is_waited_for_at_max_lag_only()
     all_say_the_same(&ended);
     assert!(ended.iter().all(|replica| count(replica, "lag") <= 3));
     assert!(count(&ended[0], "waits") > 0, "a bound that was reached");
-    assert_eq!(count(&ended[1], "waits"), 0, "nobody is slower");
 }
 
 #[test]
