@@ -6,14 +6,10 @@
 
 mod common;
 
+use common::replicas::{hand_over, launch, number, seconds, task};
 use common::{Against, Bench, median};
-use gradring::launch::Launch;
 use gradring::{Dense, Exchange, Replica, op};
 use std::hint::black_box;
-use std::time::Instant;
-
-const RESULT: &str = "GRADRING_BENCH_RESULT";
-const WHAT: &str = "GRADRING_BENCH_WHAT";
 
 /// Elements: 8 bytes, 1 KiB, 64 KiB, 4 MiB, 32 MiB of f32.
 const SIZES: [usize; 5] = [2, 256, 16_384, 1 << 20, 8 << 20];
@@ -70,44 +66,18 @@ fn main() {
     }
 }
 
-/// Per round: seconds of the sum, of `r += u`, of a copy, and of a barrier.
-fn launch(world_size: usize, task: &str) -> Vec<[f64; 4]> {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = folder.path().join("result");
-    let outcome = Launch::this_program()
-        .replicas(world_size)
-        .env(WHAT, task)
-        .env(RESULT, &file)
-        .run();
-    match outcome {
-        Ok(outcome) if outcome.code == 0 => {}
-        other => {
-            eprintln!("the replicas failed: {other:?}");
-            std::process::exit(1);
-        }
-    }
-    let text = std::fs::read_to_string(&file).unwrap_or_default();
-    text.lines()
-        .filter_map(|line| {
-            let numbers = line.split_whitespace().filter_map(|word| word.parse().ok());
-            numbers.collect::<Vec<f64>>().try_into().ok()
-        })
-        .collect()
-}
-
 fn measure() {
     let replica = Replica::join().expect("this program's launcher");
-    let task = std::env::var(WHAT).unwrap_or_default();
-    let words: Vec<&str> = task.split_whitespace().collect();
-    let number = |at: usize| words[at].parse::<usize>().expect("a number");
-    let (what, elements, rounds, repeats) = (words[0], number(1), number(2), number(3));
+    let task = task();
+    let (elements, rounds): (usize, usize) = (number(&task, 1), number(&task, 2));
+    let repeats = number(&task, 3);
 
     let update: Vec<f32> = (0..elements)
         .map(|i| ((i * 40_503 + replica.rank()) % 2003) as f32 * 1e-6)
         .collect();
     let mut vector = vec![0.0_f32; elements];
     let mut accumulated = vec![1.0_f32; elements];
-    let mut exchange = match what {
+    let mut exchange = match task[0].as_str() {
         "all_reduce" => None,
         name => {
             let number = if name == "f32" {
@@ -124,16 +94,16 @@ fn measure() {
             )
         }
     };
-    let mut result = String::new();
+    let mut rows = Vec::new();
     for round in 0..rounds + 2 {
-        let sum = time(&replica, repeats, || match &mut exchange {
+        let sum = seconds(&replica, repeats, || match &mut exchange {
             // Zeros stay zeros however often they are added up.
             None => replica.all_reduce(&mut vector, op::Sum).expect("reduces"),
             Some(exchange) => {
                 exchange.step(Some(&update), &mut vector).expect("steps");
             }
         });
-        let add = time(&replica, repeats, || {
+        let add = seconds(&replica, repeats, || {
             for (sum, u) in black_box(&mut accumulated)
                 .iter_mut()
                 .zip(black_box(&update))
@@ -141,28 +111,13 @@ fn measure() {
                 *sum += u;
             }
         });
-        let copy = time(&replica, repeats, || {
+        let copy = seconds(&replica, repeats, || {
             black_box(&mut accumulated).copy_from_slice(black_box(&update));
         });
-        let barrier = time(&replica, repeats, || replica.barrier().expect("all come"));
+        let barrier = seconds(&replica, repeats, || replica.barrier().expect("all come"));
         if round >= 2 {
-            result += &format!("{sum} {add} {copy} {barrier}\n");
+            rows.push(vec![sum, add, copy, barrier]);
         }
     }
-    if replica.rank() == 0 {
-        let file = std::env::var_os(RESULT).expect("the parent names it");
-        std::fs::write(file, &result).expect("a temporary file");
-    }
-}
-
-/// Seconds of one `work`, of the slowest replica.
-fn time(replica: &Replica, repeats: usize, mut work: impl FnMut()) -> f64 {
-    replica.barrier().expect("all come");
-    let start = Instant::now();
-    for _ in 0..repeats {
-        work();
-    }
-    let mut seconds = [start.elapsed().as_secs_f64() / repeats as f64];
-    replica.all_reduce(&mut seconds, op::Max).expect("reduces");
-    seconds[0]
+    hand_over(&replica, &rows);
 }

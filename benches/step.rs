@@ -4,16 +4,13 @@
 
 mod common;
 
+use common::replicas::{hand_over, launch, number, seconds, slowest, task};
 use common::{Against, Bench, Random, median};
 use gradring::codec::policy::{LastStep, PolicyInput, ThresholdPolicy};
 use gradring::codec::{Apply, CHUNK, ChunkOptions, Encoded, Path, Record, Residual, Unit};
-use gradring::launch::Launch;
-use gradring::{Exchange, Quantile, Replica, op};
+use gradring::{Exchange, InResidual, Quantile, Replica};
 use std::ops::Range;
 use std::time::Instant;
-
-const RESULT: &str = "GRADRING_BENCH_RESULT";
-const WHAT: &str = "GRADRING_BENCH_WHAT";
 
 fn main() {
     if Replica::is_replica() {
@@ -28,7 +25,8 @@ fn main() {
             for density in [1e-4, 1e-3, 1e-2] {
                 let name =
                     format!("step, {world_size} replicas, {elements} elements, density {density}");
-                if !bench.wants(&name) {
+                let in_place = format!("step in place{}", &name["step".len()..]);
+                if !bench.wants(&name) && !bench.wants(&in_place) {
                     continue;
                 }
                 let rounds = if bench.quick() {
@@ -38,66 +36,33 @@ fn main() {
                 } else {
                     51
                 };
-                let rows = launch(world_size, elements, density, rounds);
+                let rows = launch(world_size, &format!("{elements} {density} {rounds}"));
                 let column =
                     |which: usize| -> Vec<f64> { rows.iter().map(|row| row[which]).collect() };
-                let over =
-                    |which: usize| median(rows.iter().map(|row| row[0] / row[which]).collect());
-                let ms = median(column(0)) * 1e3;
-                let both = Against {
-                    ratio: over(1),
-                    reference: "all replicas running r += u at once",
+                let mut report = |name: &str, which: usize, other: usize, reference| {
+                    let ms = median(column(which)) * 1e3;
+                    let ratios = rows.iter().map(|row| row[which] / row[other]);
+                    let against = Against {
+                        ratio: median(ratios.collect()),
+                        reference,
+                    };
+                    bench.report(name, ms, "ms", Some(against));
                 };
-                bench.report(&name, ms, "ms", Some(both));
-                let parts = Against {
-                    ratio: over(2),
-                    reference: "encode + policy + applies, each alone",
-                };
-                bench.report(&format!("{name}, against its parts"), ms, "ms", Some(parts));
+                let adding = "all replicas running r += u at once";
+                report(&name, 0, 1, adding);
+                let parts = "encode + policy + applies, each alone";
+                report(&format!("{name}, against its parts"), 0, 2, parts);
+                report(&in_place, 3, 1, adding);
             }
         }
     }
 }
 
-/// Per round: seconds of the step, of `r += u`, and of the step's parts.
-fn launch(world_size: usize, elements: usize, density: f64, rounds: usize) -> Vec<Vec<f64>> {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = folder.path().join("result");
-    let outcome = Launch::this_program()
-        .replicas(world_size)
-        .env(WHAT, format!("{elements} {density} {rounds}"))
-        .env(RESULT, &file)
-        .run();
-    match outcome {
-        Ok(outcome) if outcome.code == 0 => {}
-        other => {
-            eprintln!("the replicas failed: {other:?}");
-            std::process::exit(1);
-        }
-    }
-    let text = std::fs::read_to_string(&file).unwrap_or_default();
-    text.lines()
-        .map(|line| {
-            line.split_whitespace()
-                .filter_map(|number| number.parse().ok())
-                .collect()
-        })
-        .collect()
-}
-
 fn measure() {
     let replica = Replica::join().expect("this program's launcher");
-    let task = std::env::var(WHAT).unwrap_or_default();
-    let mut words = task.split_whitespace();
-    let elements: usize = words
-        .next()
-        .and_then(|word| word.parse().ok())
-        .unwrap_or(1000);
-    let density: f64 = words
-        .next()
-        .and_then(|word| word.parse().ok())
-        .unwrap_or(1e-2);
-    let rounds: usize = words.next().and_then(|word| word.parse().ok()).unwrap_or(1);
+    let task = task();
+    let (elements, rounds): (usize, usize) = (number(&task, 0), number(&task, 2));
+    let density: f64 = number(&task, 1);
 
     let mut random = Random(replica.rank() as u64 + 1);
     // Laplace: the tail of a real update; two of them taken in turns, so that hits move.
@@ -120,13 +85,13 @@ fn measure() {
             .expect("steps");
         parts.run(&updates[step % 2], &mut parameters);
     }
-    let mut result = String::new();
+    let mut rows = Vec::new();
     for round in 0..rounds {
         let update = &updates[round % 2];
-        let step = time(&replica, || {
+        let step = seconds(&replica, 1, || {
             exchange.step(Some(update), &mut parameters).expect("steps");
         });
-        let add = time(&replica, || {
+        let add = seconds(&replica, 1, || {
             for (sum, u) in accumulated.iter_mut().zip(update) {
                 *sum += u;
             }
@@ -139,26 +104,21 @@ fn measure() {
                 alone = parts.run(update, &mut parameters);
             }
         }
-        let mut alone = [alone];
-        replica.all_reduce(&mut alone, op::Max).expect("reduces");
+        let alone = slowest(&replica, alone);
+        // In place the trainer has written its update where it accumulates, which is no part of the step.
+        for (r, u) in exchange.residual_mut().iter_mut().zip(update) {
+            *r += u;
+        }
+        let in_place = seconds(&replica, 1, || {
+            exchange
+                .step(Some(&InResidual), &mut parameters)
+                .expect("steps");
+        });
         // The parts changed these parameters by themselves.
         exchange.start(&mut parameters).expect("starts");
-        result += &format!("{step} {add} {}\n", alone[0]);
+        rows.push(vec![step, add, alone, in_place]);
     }
-    if replica.rank() == 0 {
-        let file = std::env::var_os(RESULT).expect("the parent names it");
-        std::fs::write(file, &result).expect("a temporary file");
-    }
-}
-
-/// Seconds of the slowest replica.
-fn time(replica: &Replica, work: impl FnOnce()) -> f64 {
-    replica.barrier().expect("all come");
-    let start = Instant::now();
-    work();
-    let mut seconds = [start.elapsed().as_secs_f64()];
-    replica.all_reduce(&mut seconds, op::Max).expect("reduces");
-    seconds[0]
+    hand_over(&replica, &rows);
 }
 
 /// What a step does, without any exchange: the policy, the encode, and the applies of as many messages as there are

@@ -30,7 +30,8 @@ pub use codec::{
 };
 #[cfg(not(loom))]
 pub use exchange::{
-    Asynchronous, Bypass, EpochEnd, Exchange, Reduction, Report, SettleReport, parameter_hash,
+    Asynchronous, Bypass, EpochEnd, Exchange, OpenStep, Reduction, Report, SettleReport,
+    parameter_hash,
 };
 #[cfg(not(loom))]
 pub use launch::Launch;

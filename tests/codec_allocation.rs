@@ -8,8 +8,8 @@ use gradring::codec::policy::{
     Adaptive, Counting, Fixed, Magnitude, Quantile, TargetDensity, ThresholdPolicy,
 };
 use gradring::codec::{
-    Apply, CHUNK, ChunkOptions, Clipping, Dense, Encoder, EncoderBuilder, Format, MomentumMemory,
-    NamedRange, PostInput, PostProcessor, Record, Unit, Values,
+    Apply, CHUNK, ChunkOptions, Clipping, Dense, Encoder, EncoderBuilder, Format, Given, Message,
+    MomentumMemory, NamedRange, PostInput, PostProcessor, Record, Unit, Values,
 };
 use half::{bf16, f16};
 use plain::{Kind, Random, paths, vector};
@@ -265,6 +265,93 @@ fn encoders() {
     }
 }
 
+/// In how many pieces updates and parameters are cut.
+const PARTS: usize = 37;
+
+/// Steps of lists of slices, of what is in the residual, some of whose chunks are kept, and streamed ones.
+fn other_steps() {
+    let (long, short) = (Updates::of(LONG), Updates::of(ELEMENTS));
+    for (threads, (name, builder)) in [1, 2].into_iter().flat_map(|threads| {
+        let builders = builders().into_iter();
+        builders.map(move |builder| (threads, builder))
+    }) {
+        let mut encoder = builder.threads(threads).build().unwrap();
+        wait_for_threads(threads - 1);
+        let updates = if encoder.elements() == LONG {
+            &long
+        } else {
+            &short
+        };
+        let has_memory = name == "memory";
+        let mut sums = vec![vec![0.0; encoder.elements() / PARTS]; PARTS];
+        sums.push(vec![0.0; encoder.elements() % PARTS]);
+        let mut complete = Vec::with_capacity(encoder.chunks());
+        let mut random = Random(11);
+        for number in 0..32 {
+            let update = updates.of_step(number);
+            let singles = &updates.singles[number as usize % updates.singles.len()];
+            let parts: Vec<Values<'_>> = singles
+                .chunks(singles.len().div_ceil(PARTS))
+                .map(Values::from)
+                .collect();
+            let mut starts: Vec<usize> = (0..parts.len()).collect();
+            for last in (1..starts.len()).rev() {
+                starts.swap(last, random.index(last + 1));
+            }
+            let length = parts[0].len();
+            let found = allocations(|| {
+                let mut apply = |encoder: &Encoder, message: Message| {
+                    let record = Record {
+                        format: message.format,
+                        hits: message.hits,
+                        elements: message.elements.len(),
+                        payload: encoder.payload(),
+                    };
+                    let x = message.unit.map_or(1.0, Unit::v);
+                    let start = message.elements.start;
+                    encoder
+                        .path()
+                        .apply_at(&record, x, Apply::Subtract, &mut sums, start)
+                        .unwrap();
+                };
+                // Local clipping needs the whole gradient, and a velocity the gradient itself.
+                if number % 2 == 0 && !has_memory {
+                    encoder.begin_streamed(number).unwrap();
+                    for &at in &starts {
+                        let elements = at * length..at * length + parts[at].len();
+                        encoder.push(elements, parts[at], &mut complete).unwrap();
+                        while let Some(chunk) = complete.pop() {
+                            let message = encoder.encode_complete(chunk).unwrap();
+                            apply(&encoder, message);
+                        }
+                    }
+                } else {
+                    let given = match number % 4 {
+                        1 if !has_memory => Given::InResidual,
+                        _ if number % 8 == 3 => Given::Slice(update),
+                        _ => Given::Parts(&parts),
+                    };
+                    encoder.begin(number, given).unwrap();
+                    for visit in 0..encoder.chunks() {
+                        if (visit as u64 + number) % 3 == 0 {
+                            encoder.accumulate(visit, given).unwrap();
+                        } else {
+                            let message = encoder.encode(visit, given).unwrap();
+                            apply(&encoder, message);
+                        }
+                    }
+                }
+                encoder.end().unwrap();
+            });
+            // One of each kind comes first.
+            assert!(
+                number < 9 || found == 0,
+                "{name}, {threads} threads: {found} in step {number}"
+            );
+        }
+    }
+}
+
 fn chunks_and_records() {
     let mut random = Random(8);
     let unit = Unit::nearest(0.25, 0.25);
@@ -322,4 +409,5 @@ fn nothing_is_allocated_after_the_first_step() {
     assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1)))), 1);
     chunks_and_records();
     encoders();
+    other_steps();
 }

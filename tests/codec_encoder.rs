@@ -2,6 +2,8 @@
 
 #[path = "codec_encoder/config.rs"]
 mod config;
+#[path = "codec_encoder/keeping.rs"]
+mod keeping;
 #[path = "codec_encoder/limits.rs"]
 mod limits;
 #[path = "codec_encoder/misuse.rs"]
@@ -15,6 +17,8 @@ mod plain;
 mod states;
 #[path = "codec_encoder/steps.rs"]
 mod steps;
+#[path = "codec_encoder/streamed.rs"]
+mod streamed;
 #[path = "codec_encoder/sums.rs"]
 mod sums;
 

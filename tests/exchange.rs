@@ -2,8 +2,12 @@
 
 #[path = "exchange/ends.rs"]
 mod ends;
+#[path = "exchange/parts.rs"]
+mod parts;
 #[path = "exchange/ranges.rs"]
 mod ranges;
+#[path = "exchange/streamed.rs"]
+mod streamed;
 mod world;
 
 use gradring::codec::policy::Magnitude;
@@ -376,7 +380,10 @@ fn replica() {
             tell(format!("error {error}"));
         }
         other => assert!(
-            ranges::replica(other, &replica) || ends::replica(other, &replica),
+            ranges::replica(other, &replica)
+                || ends::replica(other, &replica)
+                || parts::replica(other, &replica)
+                || streamed::replica(other, &replica),
             "no case {other}"
         ),
     }

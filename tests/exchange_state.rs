@@ -73,16 +73,21 @@ fn exchange(kind: usize, threads: usize, path: Path, replica: &Replica) -> Excha
                     .with_policy(TargetDensity::dl4j().with_limit(900)),
             ])
             .post_processor(Clipping::new(3.0, 4).expect("a clipping")),
-        _ => builder.policy(quantile()).momentum(
+        3 => builder.policy(quantile()).momentum(
             MomentumMemory::new(0.9)
                 .and_then(|memory| memory.with_local_clipping(0.2))
                 .expect("a memory"),
         ),
+        // What the next threshold is made of is gathered by the step before.
+        _ => builder
+            .policy(quantile())
+            .momentum(MomentumMemory::new(0.9).expect("a momentum"))
+            .streamed(),
     };
     builder.build(replica).expect("agreed")
 }
 
-const KINDS: usize = 4;
+const KINDS: usize = 5;
 const STEPS: usize = 25;
 
 #[test]

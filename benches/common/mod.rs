@@ -8,6 +8,8 @@
     reason = "each bench includes this as a module and uses its own part"
 )]
 
+pub mod replicas;
+
 use std::time::{Duration, Instant};
 
 /// What the command line asks for, and the table as it grows.

@@ -42,7 +42,8 @@ pub(crate) struct Draft {
     hits: usize,
     /// Of each block; kept in the sparse format only.
     counts: [u16; CHUNK / BLOCK],
-    /// Empty, and so without memory, unless a budget meets elements of more than 2^16 v.
+    /// Empty, and so without memory that was ever touched, unless hits that may be put back meet elements of more than
+    /// 2^16 v.
     log: Vec<Logged>,
     tally: Tally,
 }
@@ -51,7 +52,11 @@ impl Draft {
     /// A draft with room for chunks of up to `elements`, whatever their format.
     pub(crate) fn with_room(elements: usize) -> Draft {
         let bytes = (2 * area(elements)).max(size_of::<f32>() * elements.min(BLOCK));
-        Draft::after(Vec::with_capacity(bytes))
+        Draft {
+            out: Vec::with_capacity(bytes),
+            log: Vec::with_capacity(elements),
+            ..Draft::default()
+        }
     }
 
     /// A draft whose payload is to be appended to `out`.
@@ -168,9 +173,10 @@ impl Draft {
                 budget.max_hits,
                 budget.start % elements,
                 |index, negative| {
-                    while logged.next_if(|entry| entry.0 < index).is_some() {}
+                    let place = index as u32;
+                    while logged.next_if(|entry| entry.0 < place).is_some() {}
                     let sign = if negative { SIGN } else { 0 };
-                    residual[index] = match logged.next_if(|entry| entry.0 == index) {
+                    residual[index] = match logged.next_if(|entry| entry.0 == place) {
                         Some(&(_, s)) => s,
                         None => residual[index] + f32::from_bits(unit.v().to_bits() | sign),
                     };

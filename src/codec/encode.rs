@@ -10,11 +10,12 @@
 //! the budget are put back.
 
 use super::CHUNK;
-use super::arithmetic::Unit;
-use super::cpu::Kernels;
-use super::draft::Draft;
+use super::arithmetic::{INFINITY, Unit};
+use super::cpu::{Kernels, Rule, SLACK};
+use super::draft::{CODE, Draft};
 use super::format::Format;
-use super::given::Given;
+use super::given::{Cursor, Given, PIECE, Room, with_piece};
+use std::mem::MaybeUninit;
 use thiserror::Error;
 
 /// What may differ from chunk to chunk and from step to step.
@@ -135,6 +136,63 @@ pub enum EncodeError {
     /// What is in the residual already, for an encoder with a momentum memory: the velocity needs the gradient.
     #[error("an update in the residual; a momentum memory needs the gradient itself")]
     InResidual,
+    /// A streamed step with local clipping.
+    #[error("a streamed step with local clipping, which needs the norm of the whole gradient")]
+    StreamedClipping,
+    /// A visit in a streamed step.
+    #[error("the step that has begun is streamed: its chunks are encoded as they become complete")]
+    Streamed,
+    /// A part or a complete chunk without a streamed step.
+    #[error("no streamed step has begun")]
+    NotStreamed,
+    /// A part that lies outside the vector, or ends before it begins.
+    #[error("a part of elements {start} to {end} of a vector of {elements}")]
+    Part {
+        /// Its first element.
+        start: usize,
+        /// The one after its last.
+        end: usize,
+        /// The vector's elements.
+        elements: usize,
+    },
+    /// A part of which some has been pushed in this step.
+    #[error("elements {start} to {end} have been pushed in this step already")]
+    Overlap {
+        /// The first of them.
+        start: usize,
+        /// The one after the last of them.
+        end: usize,
+    },
+    /// Elements that have not been pushed when the step is to end.
+    #[error("elements {start} to {end} have not been pushed in this step")]
+    Missing {
+        /// The first of them.
+        start: usize,
+        /// The one after those that follow it.
+        end: usize,
+    },
+    /// A chunk that the vector does not have.
+    #[error("chunk {found} of a vector of {expected}")]
+    Chunk {
+        /// The chunks.
+        expected: usize,
+        /// The number.
+        found: usize,
+    },
+    /// A chunk of which parts have not been pushed.
+    #[error("{left} elements of chunk {chunk} have not been pushed in this step")]
+    Incomplete {
+        /// The chunk.
+        chunk: usize,
+        /// How many of its elements.
+        left: usize,
+    },
+    /// A chunk that has been encoded in this step.
+    #[error("chunk {chunk} has been encoded in this step already")]
+    Again {
+        /// The chunk.
+        chunk: usize,
+    },
     /// More than a chunk.
     #[error("a chunk of {found} elements; it can have at most {CHUNK}")]
     TooLong {
@@ -176,6 +234,27 @@ pub(super) fn encode(
     let encoded = draft.finish(kernels, residual, unit, options);
     *out = std::mem::take(draft.payload_mut());
     Ok(encoded)
+}
+
+/// Adds an update, which has an element for each of the residual's, and sends nothing. How many elements were dropped.
+pub(super) fn accumulate(kernels: Kernels, residual: &mut [f32], mut update: Cursor<'_>) -> u32 {
+    // The pass that collects hits, with a threshold that nothing reaches.
+    let rule = Rule {
+        threshold: INFINITY,
+        unit: 1.0,
+        logged: u32::MAX,
+        dense: false,
+    };
+    let mut codes = [MaybeUninit::uninit(); CODE * PIECE + SLACK];
+    let (mut room, mut log, mut dropped) = (Room::default(), Vec::new(), 0);
+    for residual in residual.chunks_mut(PIECE) {
+        let piece = update.next(residual.len(), &mut room);
+        let seen = with_piece!(piece, update => {
+            kernels.sparse(&rule, update, residual, 0, &mut codes, &mut log)
+        });
+        dropped += seen.dropped;
+    }
+    dropped
 }
 
 /// The largest magnitude and the estimated L1 norm, from 64 lines of a cache-hot chunk: too few to cost anything.

@@ -196,6 +196,11 @@ pub(crate) struct Nothing;
 /// As many of them as anyone can want.
 static NOTHING: [Nothing; usize::MAX] = [Nothing; usize::MAX];
 
+/// So many elements of what is in the residual.
+pub(crate) fn nothing(count: usize) -> &'static [Nothing] {
+    &NOTHING[..count]
+}
+
 /// Some elements of an update that lie one behind the other.
 #[derive(Clone, Copy)]
 pub(crate) enum Piece<'a> {
@@ -258,7 +263,7 @@ impl<'a> Cursor<'a> {
                 *rest = rest.slice(count..rest.len());
                 Piece::Values(piece)
             }
-            Cursor::Nothing => Piece::Nothing(&NOTHING[..most]),
+            Cursor::Nothing => Piece::Nothing(nothing(most)),
         }
     }
 

@@ -9,6 +9,7 @@ use super::arithmetic::canon;
 use super::given::{Given, Room, with_piece};
 use super::residual::{Residual, ResidualError};
 use super::values::{Element, SINGLES, Values};
+use std::ops::Range;
 use thiserror::Error;
 
 /// What a momentum memory is made with.
@@ -92,10 +93,24 @@ impl Velocity {
     /// is left out. How many there were.
     pub(super) fn accumulate(&mut self, gradient: Given<'_>) -> u64 {
         let scale = self.scale(gradient);
+        self.add(0..self.velocity.len(), gradient, scale)
+    }
+
+    /// Whether gradients are scaled by the norm of all of them.
+    pub(super) fn clips(&self) -> bool {
+        self.settings.norm.is_some()
+    }
+
+    /// The same of some elements, without local clipping.
+    pub(super) fn accumulate_part(&mut self, elements: Range<usize>, part: Values<'_>) -> u64 {
+        self.add(elements, Given::Slice(part), 1.0)
+    }
+
+    fn add(&mut self, elements: Range<usize>, gradient: Given<'_>, scale: f32) -> u64 {
         let momentum = self.settings.momentum;
-        let elements = self.velocity.len();
         let mut dropped = 0;
-        let mut velocity = &mut self.velocity[..];
+        let mut velocity = &mut self.velocity[elements];
+        let elements = velocity.len();
         pieces(elements, gradient, |gradient| {
             let (now, rest) = std::mem::take(&mut velocity).split_at_mut(gradient.len());
             velocity = rest;

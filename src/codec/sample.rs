@@ -32,24 +32,19 @@ pub(super) fn magnitudes(
     out: &mut Vec<f32>,
 ) {
     let elements = ranges.iter().map(Range::len).sum();
-    let run = run_of(wanted);
-    let starts = runs(elements, wanted, run, phase);
-    out.reserve(
-        starts
-            .as_ref()
-            .map_or(elements, |starts| run * starts.len()),
-    );
+    let places = Places::new(elements, wanted, phase);
+    out.reserve(places.len());
     let mut reader = Reader::of(residual, update);
     let mut take = |piece: Range<usize>| {
         reader.each(piece, |residual, update| {
             with_piece!(update, update => kernels.magnitudes(residual, update, out));
         });
     };
-    match starts {
-        None => ranges.iter().cloned().for_each(take),
-        Some(starts) => {
-            let pieces = starts.scan(Places::of(ranges), |places, start| {
-                Some(places.take(start, run))
+    match places {
+        Places::All { .. } => ranges.iter().cloned().for_each(take),
+        Places::Runs(runs) => {
+            let pieces = runs.starts().scan(EndToEnd::of(ranges), |ranges, start| {
+                Some(ranges.take(start, runs.run))
             });
             let mut asked = pieces.clone().flatten();
             let mut reader = Reader::of(residual, update);
@@ -105,15 +100,15 @@ impl<'a> Reader<'a> {
 
 /// Where the elements of ranges that stand one behind the other lie in the vector.
 #[derive(Clone)]
-struct Places<'a> {
+struct EndToEnd<'a> {
     ranges: &'a [Range<usize>],
     /// Elements of the ranges before these.
     before: usize,
 }
 
-impl<'a> Places<'a> {
-    fn of(ranges: &'a [Range<usize>]) -> Places<'a> {
-        Places { ranges, before: 0 }
+impl<'a> EndToEnd<'a> {
+    fn of(ranges: &'a [Range<usize>]) -> EndToEnd<'a> {
+        EndToEnd { ranges, before: 0 }
     }
 
     /// The pieces of the vector that hold the run from `start` on, which must lie inside. Starts must ascend.
@@ -147,32 +142,149 @@ fn run_of(wanted: usize) -> usize {
     }
 }
 
-/// Where the runs begin; `None`: everything is to be taken.
-fn runs(
-    elements: usize,
-    wanted: usize,
+/// Where the elements of a sample lie among all of its ranges, laid end to end.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Places {
+    All { elements: usize },
+    Runs(Runs),
+}
+
+/// Runs of one length, evenly spread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Runs {
     run: usize,
-    phase: u64,
-) -> Option<impl ExactSizeIterator<Item = usize> + Clone> {
-    let count = wanted.div_ceil(run);
-    let lines = elements / LINE;
-    let of_run = run / LINE;
-    let free = lines.checked_sub(count * of_run)?;
-    // With less than one free line a run there is nothing to choose.
-    if free < count {
-        return None;
+    count: u64,
+    /// Lines that are in none of them.
+    free: u64,
+    /// How many of those come before the first one's share.
+    shift: u64,
+}
+
+impl Places {
+    pub(super) fn new(elements: usize, wanted: usize, phase: u64) -> Places {
+        let run = run_of(wanted);
+        let count = wanted.div_ceil(run);
+        let lines = elements / LINE;
+        // With less than one free line a run there is nothing to choose.
+        match lines.checked_sub(count * (run / LINE)) {
+            Some(free) if free >= count => {
+                let (count, free) = (count as u64, free as u64);
+                // The odd multiplier walks through the phases in large steps.
+                let shift = (phase.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % (free + 1);
+                Places::Runs(Runs {
+                    run,
+                    count,
+                    free,
+                    shift,
+                })
+            }
+            _ => Places::All { elements },
+        }
     }
-    // The free lines are spread evenly before the runs. The phase says how many of them come before the first one's
-    // share: the odd multiplier walks through the phases in large steps.
-    let (count, free) = (count as u64, free as u64);
-    let shift = (phase.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % (free + 1);
-    let line = move |run: u64| run * of_run as u64 + (run * free + shift) / count;
-    Some((0..count as usize).map(move |run| LINE * line(run as u64) as usize))
+
+    /// Elements of the sample.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Places::All { elements } => *elements,
+            Places::Runs(runs) => runs.run * runs.count as usize,
+        }
+    }
+
+    /// Calls `with` for those of `elements` that are in the sample: where they stand there, and which they are.
+    pub(super) fn among(&self, elements: Range<usize>, mut with: impl FnMut(usize, Range<usize>)) {
+        match self {
+            Places::All { .. } => with(elements.start, elements),
+            Places::Runs(runs) => {
+                for at in runs.first_past(elements.start)..runs.count {
+                    let start = runs.start(at);
+                    let inside = start.max(elements.start)..(start + runs.run).min(elements.end);
+                    if inside.start >= inside.end {
+                        return;
+                    }
+                    with(runs.run * at as usize + inside.start - start, inside);
+                }
+            }
+        }
+    }
+}
+
+impl Runs {
+    /// The free lines are spread evenly before the runs.
+    fn start(&self, at: u64) -> usize {
+        let line = at * (self.run / LINE) as u64 + (at * self.free + self.shift) / self.count;
+        LINE * line as usize
+    }
+
+    fn starts(self) -> impl ExactSizeIterator<Item = usize> + Clone {
+        (0..self.count as usize).map(move |at| self.start(at as u64))
+    }
+
+    /// The first run that ends past an element.
+    fn first_past(&self, element: usize) -> u64 {
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.start(middle) + self.run > element {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        low
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn runs(elements: usize, wanted: usize, phase: u64) -> Option<Runs> {
+        match Places::new(elements, wanted, phase) {
+            Places::All { elements: all } => {
+                assert_eq!(all, elements);
+                None
+            }
+            Places::Runs(runs) => Some(runs),
+        }
+    }
+
+    #[test]
+    fn a_sample_is_the_same_whatever_pieces_it_is_taken_from_in_any_order() {
+        let all: Vec<usize> = (0..9000).collect();
+        for wanted in [0, 1, 64, 65, 1000, 2000, 8000, 8900, 9000] {
+            for phase in 0..40 {
+                let places = Places::new(all.len(), wanted, phase);
+                let expected: Vec<usize> = match places {
+                    Places::All { .. } => all.clone(),
+                    Places::Runs(runs) => runs
+                        .starts()
+                        .flat_map(|start| start..start + runs.run)
+                        .collect(),
+                };
+                assert_eq!(places.len(), expected.len());
+                let mut cuts = [
+                    0,
+                    9000,
+                    1,
+                    17,
+                    64,
+                    700,
+                    701,
+                    4096,
+                    8999,
+                    3000 + phase as usize,
+                ];
+                cuts.sort_unstable();
+                let mut found = vec![usize::MAX; places.len()];
+                for pair in cuts.windows(2).rev() {
+                    places.among(pair[0]..pair[1], |at, elements| {
+                        found[at..at + elements.len()].copy_from_slice(&all[elements]);
+                    });
+                }
+                assert_eq!(found, expected, "{wanted} wanted, phase {phase}");
+            }
+        }
+    }
 
     #[test]
     fn runs_ascend_do_not_overlap_and_stay_inside_whatever_the_phase() {
@@ -186,7 +298,7 @@ mod tests {
         ] {
             for phase in 0..50 {
                 let run = run_of(wanted);
-                let starts: Vec<usize> = runs(elements, wanted, run, phase).unwrap().collect();
+                let starts: Vec<usize> = runs(elements, wanted, phase).unwrap().starts().collect();
                 assert!(starts.len() * run >= wanted);
                 assert!(starts.windows(2).all(|pair| pair[0] + run <= pair[1]));
                 assert!(starts.last().unwrap() + run <= elements);
@@ -211,8 +323,8 @@ mod tests {
                 end += length + 3;
             }
             for phase in 0..20 {
-                let mut places = Places::of(&ranges);
-                for start in runs(end_to_end.len(), 700, RUN, phase).unwrap() {
+                let mut places = EndToEnd::of(&ranges);
+                for start in runs(end_to_end.len(), 700, phase).unwrap().starts() {
                     let found: Vec<usize> = places.take(start, RUN).flatten().collect();
                     assert_eq!(found, end_to_end[start..start + RUN]);
                 }
@@ -225,7 +337,7 @@ mod tests {
         let (elements, wanted) = (10_000, 1_000);
         let mut seen = vec![false; elements];
         for phase in 0..4000 {
-            for start in runs(elements, wanted, RUN, phase).unwrap() {
+            for start in runs(elements, wanted, phase).unwrap().starts() {
                 seen[start..start + RUN].fill(true);
             }
         }
@@ -234,10 +346,10 @@ mod tests {
 
     #[test]
     fn a_small_vector_is_taken_whole() {
-        assert!(runs(0, 10, RUN, 0).is_none());
-        assert!(runs(10, 10, RUN, 0).is_none());
-        assert!(runs(1000, 990, RUN, 3).is_none());
-        assert!(runs(64, 64, RUN, 3).is_none());
-        assert_eq!(runs(1000, 0, RUN, 3).map(|starts| starts.len()), Some(0));
+        assert!(runs(0, 10, 0).is_none());
+        assert!(runs(10, 10, 0).is_none());
+        assert!(runs(1000, 990, 3).is_none());
+        assert!(runs(64, 64, 3).is_none());
+        assert_eq!(runs(1000, 0, 3).map(|runs| runs.starts().len()), Some(0));
     }
 }

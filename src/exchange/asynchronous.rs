@@ -72,6 +72,9 @@ pub(super) struct Since {
     pub(super) settles: u64,
     /// Elements that were not finite, since the last settle.
     pub(super) dropped: u64,
+    /// The chunk that the next step visits first: the one behind the first of the last step, or the first that had no room
+    /// in it. With less room than chunks, a place that moves by one a step would leave most of them out for long.
+    first: usize,
 }
 
 /// Applies records of asynchronous steps, one by one.
@@ -295,6 +298,7 @@ impl Exchange {
         let settled = settles.then(|| self.settle_with(&shared, engine, parameters, false));
         report.settled = settled.transpose()?;
         report.wait_ns = nanoseconds(start).saturating_sub(report.encode_ns + report.decode_ns);
+        shared.count(&report.counters(update.is_some()));
         Ok(report)
     }
 
@@ -325,27 +329,34 @@ impl Exchange {
         if let Some(update) = update {
             let began = Instant::now();
             self.encoder.begin(self.step, update).map_err(codec_error)?;
+            let first = self.since_settle.first;
+            self.encoder.visit_from(first);
+            let mut without_room = None;
             step.report.encode_ns += nanoseconds(began);
             for visit in 0..layout.len() {
-                let number = visited(self.step, visit, layout.len());
+                let number = visited(first as u64, visit, layout.len());
                 let fits = step.port.fits(largest_payload(&layout[number]))?;
                 let began = Instant::now();
                 if fits {
                     let message = self.encoder.encode(visit, update).map_err(codec_error)?;
                     step.report.encode_ns += nanoseconds(began);
                     step.send(number, &message, self.encoder.payload())?;
+                    // What has come meanwhile, so that the others have room too.
+                    step.apply_all()?;
                 } else {
                     self.encoder
                         .accumulate(visit, update)
                         .map_err(codec_error)?;
                     step.report.encode_ns += nanoseconds(began);
                     step.report.accumulated_chunks += 1;
+                    without_room = without_room.or(Some(number));
                 }
             }
             self.encoder.end().map_err(codec_error)?;
             step.report.note(&self.encoder);
             let dropped = &mut self.since_settle.dropped;
             *dropped = dropped.saturating_add(step.report.dropped);
+            self.since_settle.first = without_room.unwrap_or((first + 1) % layout.len());
         }
         step.apply_all()?;
         let Step {

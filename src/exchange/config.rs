@@ -25,7 +25,7 @@ pub enum Reduction {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Schedule {
     Lockstep,
-    //STREAM Streamed,
+    Streamed,
     Asynchronous(Asynchronous),
     Uncompressed(Dense),
     Bypass(Bypass),
@@ -35,6 +35,7 @@ impl std::fmt::Display for Schedule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Lockstep => f.write_str("lockstep"),
+            Self::Streamed => f.write_str("streamed"),
             Self::Asynchronous(_) => f.write_str("asynchronous"),
             Self::Uncompressed(number) => write!(f, "uncompressed as {number}"),
             Self::Bypass(Bypass::Encoded) => f.write_str("a bypass"),
@@ -171,6 +172,14 @@ impl Builder {
         self
     }
 
+    /// Makes steps streamed: [`Exchange::begin`] takes an update in parts, in any order, and publishes them as they come, so
+    /// that the exchange hides behind the backward pass. A whole update can still be handed over. The threshold of a step is
+    /// chosen from what the step before looked like. Must agree. Default: not.
+    #[must_use]
+    pub fn streamed(self) -> Self {
+        self.scheduled(Schedule::Streamed)
+    }
+
     /// Steps without waiting for the others. Must agree, with both numbers. Default: lockstep.
     #[must_use]
     pub fn asynchronous(self, settings: Asynchronous) -> Self {
@@ -278,6 +287,11 @@ impl Builder {
             encoder = Encoder::builder(0).name(name.clone()).ranges([nothing]);
         }
         let encoder = encoder.path(path).build()?;
+        if schedule == Schedule::Streamed {
+            encoder
+                .check_streams()
+                .map_err(|error| invalid("momentum memory", "one that can be streamed", error))?;
+        }
         if encoder.chunks() > u32::MAX as usize {
             return Err(invalid(
                 "chunks of an exchange",

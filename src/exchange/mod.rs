@@ -12,7 +12,7 @@ mod report;
 mod settle;
 mod stamp;
 mod state;
-//STREAM mod streamed;
+mod streamed;
 mod sums;
 mod taking;
 mod uncompressed;
@@ -24,7 +24,7 @@ pub use ends::EpochEnd;
 pub use hash::parameter_hash;
 pub use report::Report;
 pub use settle::SettleReport;
-//STREAM pub use streamed::OpenStep;
+pub use streamed::OpenStep;
 
 use crate::codec::{
     Apply, DecodeError, EncodeError, Encoder, Given, Parameters, Path, ScopeState, ScopeStateError,
@@ -287,7 +287,7 @@ impl Exchange {
             Schedule::Asynchronous(settings) => self.step_asynchronously(settings, update, target),
             Schedule::Uncompressed(number) => self.step_uncompressed(number, update, target),
             Schedule::Lockstep => self.lockstep(update, target),
-            //STREAM Schedule::Streamed => self.step_streamed(update, target),
+            Schedule::Streamed => self.step_streamed(update, target),
             Schedule::Bypass(how) => self.step_bypassed(how, update, target),
         }
     }

@@ -30,6 +30,7 @@
 //! | 1 | whether it has made a step; if so: |
 //! | 2, 2, 8, 8, 1 (8) | upper halves of threshold and unit, hits, density, whether there is a mean, and the mean |
 //! | 8 | elements of the residual: none in an exchange without compression |
+//! | 8, 4 each | for each threshold the sample that a streamed step gathered for the next one: its length, and it |
 //! | 4 each | the residual, then the velocity, if there is one |
 
 use super::Exchange;
@@ -48,6 +49,7 @@ struct Carried {
     step: u64,
     hash: Option<u64>,
     scopes: Vec<ScopeState>,
+    samples: Vec<Vec<f32>>,
 }
 
 impl Exchange {
@@ -105,6 +107,19 @@ impl Exchange {
         for own in self.encoder.scope_states() {
             scopes.push(read_scope(&mut reader, own.policy.kind)?);
         }
+        let mut samples = Vec::with_capacity(expected);
+        for scope in self.encoder.scopes() {
+            let found = reader.u64("length of a sample")?;
+            if found > scope.elements as u64 {
+                return Err(reader.differs("length of a sample", scope.elements, found));
+            }
+            let mut sample = self.room_for(found as usize)?;
+            reader.floats("a sample", found as usize, |start, piece| {
+                sample[start..start + piece.len()].copy_from_slice(piece);
+                Ok(())
+            })?;
+            samples.push(sample);
+        }
         reader.expect("elements of the residual", elements as u64)?;
         reader.floats("the residual", elements, |start, piece| {
             check(&self.name, "element of the residual", start, piece)?;
@@ -117,12 +132,20 @@ impl Exchange {
             })?;
         }
         reader.finish()?;
-        Ok(Carried { step, hash, scopes })
+        Ok(Carried {
+            step,
+            hash,
+            scopes,
+            samples,
+        })
     }
 
     /// +0 for every element, or for none if there is no such vector.
     fn room(&self, exists: bool) -> Result<Vec<f32>, StateError> {
-        let elements = if exists { self.encoder.elements() } else { 0 };
+        self.room_for(if exists { self.encoder.elements() } else { 0 })
+    }
+
+    fn room_for(&self, elements: usize) -> Result<Vec<f32>, StateError> {
         let mut room = Vec::new();
         room.try_reserve_exact(elements)
             .map_err(|_| StateError::Memory {
@@ -144,9 +167,15 @@ impl Exchange {
         let refused = self.encoder.restore_scopes(&carried.scopes);
         refused.map_err(|source| self.scopes_error(source))?;
         let velocity = self.encoder.velocity().is_some().then_some(velocity);
+        let own: Vec<Vec<f32>> = self.encoder.samples().map(<[f32]>::to_vec).collect();
+        if let Err(source) = self.encoder.restore_samples(&carried.samples) {
+            let _ = self.encoder.restore_scopes(&before);
+            return Err(self.scopes_error(source));
+        }
         if let Err(error) = self.encoder.restore_vectors(residual, velocity) {
             // Its own of a moment ago.
             let _ = self.encoder.restore_scopes(&before);
+            let _ = self.encoder.restore_samples(&own);
             return Err(StateError::Differs {
                 state: self.name.clone(),
                 what: "vectors".to_owned(),
@@ -206,6 +235,10 @@ impl State for Exchange {
         writer.count("thresholds", scopes.len())?;
         for scope in &scopes {
             write_scope(&mut writer, scope)?;
+        }
+        for sample in self.encoder.samples() {
+            writer.u64(sample.len() as u64)?;
+            writer.floats(sample)?;
         }
         writer.u64(residual.len() as u64)?;
         let mut room = [0.0; 1024];
@@ -286,12 +319,16 @@ impl State for Exchange {
                 step,
                 hash,
                 scopes: of_rank,
+                samples,
             } = carried;
+            let none = samples.iter().map(|_| Vec::new()).collect();
             scopes.push(of_rank);
             let first = first.get_or_insert(Carried {
                 step,
                 hash,
                 scopes: Vec::new(),
+                // Of another number of replicas: the next step is as the first one.
+                samples: none,
             });
             let differs = |what: &str, expected: String, found: String| StateError::Differs {
                 state: name.clone(),

@@ -5,6 +5,7 @@
 use crate::codec::arithmetic::{INFINITY, MAGNITUDE, choose};
 use crate::codec::dense::{from_bf16, to_bf16};
 use crate::codec::{Path, canon};
+use crate::replica::raw::Source;
 
 /// Whether the compiled code for vectors of 256 bits may run.
 #[derive(Clone, Copy, Debug)]
@@ -24,15 +25,16 @@ impl Lanes {
 
 /// Each function twice: as it stands, and where the compiler may use vectors of 256 bits.
 macro_rules! by_lanes {
-    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {$(
+    ($($(#[$doc:meta])* fn $name:ident $(<$source:ident of $value:ty>)? ($($argument:ident: $type:ty),*)
+        $(-> $result:ty)? $body:block)*) => {$(
         $(#[$doc])*
-        pub(super) fn $name(lanes: Lanes, $($argument: $type),*) $(-> $result)? {
+        pub(super) fn $name$(<$source: Source<$value>>)?(lanes: Lanes, $($argument: $type),*) $(-> $result)? {
             #[inline(always)]
-            fn plain($($argument: $type),*) $(-> $result)? $body
+            fn plain$(<$source: Source<$value>>)?($($argument: $type),*) $(-> $result)? $body
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2")]
-            fn wide($($argument: $type),*) $(-> $result)? {
+            fn wide$(<$source: Source<$value>>)?($($argument: $type),*) $(-> $result)? {
                 plain($($argument),*)
             }
 
@@ -67,22 +69,24 @@ fn rounded(x: f32) -> u16 {
 
 by_lanes! {
     /// Begins a sum: +0 with each value added. How many were left out.
-    fn begin(sum: &mut [f32], values: &[f32]) -> u32 {
+    fn begin<S of f32>(sum: &mut [f32], values: S) -> u32 {
+        let sum = &mut sum[..values.len()];
         let mut dropped = 0;
-        for (sum, x) in sum.iter_mut().zip(values) {
-            let (s, not_finite) = added(0.0, *x);
-            *sum = s;
+        for i in 0..sum.len() {
+            let (s, not_finite) = added(0.0, values.get(i));
+            sum[i] = s;
             dropped += not_finite;
         }
         dropped
     }
 
     /// Goes on with a sum. How many values were left out.
-    fn add(sum: &mut [f32], values: &[f32]) -> u32 {
+    fn add<S of f32>(sum: &mut [f32], values: S) -> u32 {
+        let sum = &mut sum[..values.len()];
         let mut dropped = 0;
-        for (sum, x) in sum.iter_mut().zip(values) {
-            let (s, not_finite) = added(*sum, *x);
-            *sum = s;
+        for i in 0..sum.len() {
+            let (s, not_finite) = added(sum[i], values.get(i));
+            sum[i] = s;
             dropped += not_finite;
         }
         dropped
@@ -96,34 +100,38 @@ by_lanes! {
     }
 
     /// bf16 as f32, exactly.
-    fn widen(values: &[u16], into: &mut [f32]) {
-        for (into, m) in into.iter_mut().zip(values) {
-            *into = from_bf16(*m);
+    fn widen<S of u16>(values: S, into: &mut [f32]) {
+        let into = &mut into[..values.len()];
+        for i in 0..into.len() {
+            into[i] = from_bf16(values.get(i));
         }
     }
 
     /// A finished sum rounded to bf16, where it lies.
     fn round_sum(sum: &mut [f32]) {
         for sum in sum {
-            *sum = from_bf16(to_bf16(*sum));
+            *sum = from_bf16(rounded(*sum));
         }
     }
 
     /// `p = canon(canon(p) - canon(s * x))`. How many parameters were not finite, and stay.
-    fn subtract(sum: &[f32], x: f32, parameters: &mut [f32]) -> u32 {
+    fn subtract<S of f32>(sum: S, x: f32, parameters: &mut [f32]) -> u32 {
+        let parameters = &mut parameters[..sum.len()];
         let mut not_finite = 0;
-        for (p, s) in parameters.iter_mut().zip(sum) {
+        for i in 0..parameters.len() {
+            let p = parameters[i];
             let finite = p.to_bits() & MAGNITUDE < INFINITY;
-            *p = choose(finite, canon(canon(*p) - canon(*s * x)), *p);
+            parameters[i] = choose(finite, canon(canon(p) - canon(sum.get(i) * x)), p);
             not_finite += u32::from(!finite);
         }
         not_finite
     }
 
     /// `canon(s * x)`.
-    fn hand_over(sum: &[f32], x: f32, into: &mut [f32]) {
-        for (into, s) in into.iter_mut().zip(sum) {
-            *into = canon(*s * x);
+    fn hand_over<S of f32>(sum: S, x: f32, into: &mut [f32]) {
+        let into = &mut into[..sum.len()];
+        for i in 0..into.len() {
+            into[i] = canon(sum.get(i) * x);
         }
     }
 }
@@ -160,13 +168,13 @@ mod tests {
         let all = |lanes| {
             let (mut sum, mut half, mut wide) =
                 (vec![0.0; a.len()], vec![0; a.len()], vec![0.0; a.len()]);
-            let dropped = begin(lanes, &mut sum, &a) + add(lanes, &mut sum, &b);
+            let dropped = begin(lanes, &mut sum, a.as_slice()) + add(lanes, &mut sum, b.as_slice());
             round(lanes, &a, &mut half);
-            widen(lanes, &half, &mut wide);
+            widen(lanes, half.as_slice(), &mut wide);
             let mut parameters = b.clone();
-            let met = subtract(lanes, &sum, 0.25, &mut parameters);
+            let met = subtract(lanes, sum.as_slice(), 0.25, &mut parameters);
             let mut handed = vec![1.0; a.len()];
-            hand_over(lanes, &sum, 1.0 / 3.0, &mut handed);
+            hand_over(lanes, sum.as_slice(), 1.0 / 3.0, &mut handed);
             round_sum(lanes, &mut sum);
             let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             (
@@ -182,14 +190,21 @@ mod tests {
         let lanes = Lanes::of(Path::Scalar);
         let mut sum = [7.0; 4];
         assert_eq!(
-            begin(lanes, &mut sum, &[f32::NAN, f32::INFINITY, f32::MAX, -0.0]),
+            begin(
+                lanes,
+                &mut sum,
+                [f32::NAN, f32::INFINITY, f32::MAX, -0.0].as_slice()
+            ),
             2
         );
         assert_eq!(
             sum.map(f32::to_bits),
             [0.0, 0.0, f32::MAX, 0.0].map(f32::to_bits)
         );
-        assert_eq!(add(lanes, &mut sum, &[1.0, -2.0, f32::MAX, 1e-45]), 1);
+        assert_eq!(
+            add(lanes, &mut sum, [1.0, -2.0, f32::MAX, 1e-45].as_slice()),
+            1
+        );
         assert_eq!(sum, [1.0, -2.0, f32::MAX, 0.0]);
     }
 

@@ -18,8 +18,9 @@ use super::{
 use crate::codec::values::{Element, SINGLES, with_slice};
 use crate::codec::{Apply, Dense, Given, Parameters, Values};
 use crate::replica::port::{Port, Taken, run};
+use crate::replica::raw::{Raw, Source};
 use crate::replica::record::{HAS_DATA, HAS_HASH, Record};
-use crate::replica::reduce::{Cut, PIECE, Piece, Reduction, Turn, Work};
+use crate::replica::reduce::{Cut, Reduction, Turn, Work};
 use crate::replica::wait::Wait;
 use crate::replica::{Error, Kind, Operation};
 use crate::shm::ring::WriteGrant;
@@ -165,8 +166,14 @@ impl Summing<'_> {
         &mut self.sums[at][..length]
     }
 
-    /// A finished sum onto elements.
-    fn apply(lanes: Lanes, apply: Apply, scale: f32, sum: &[f32], target: &mut [f32]) -> u64 {
+    /// A finished sum onto its elements.
+    fn apply<S: Source<f32>>(
+        lanes: Lanes,
+        apply: Apply,
+        scale: f32,
+        sum: S,
+        target: &mut [f32],
+    ) -> u64 {
         match apply {
             Apply::Subtract => u64::from(sums::subtract(lanes, sum, scale, target)),
             Apply::Add => {
@@ -189,16 +196,34 @@ impl Summing<'_> {
         self.report.parameters_not_finite += met;
     }
 
-    /// Adds values to a piece of a sum, and counts what is left out.
-    fn add(&mut self, turn: Turn, at: usize, values: &[f32]) {
-        let lanes = self.lanes;
-        let sum = &mut self.sum(turn.chunk, at + values.len())[at..];
+    /// Adds values to the sum of the chunk whose elements these are, from its element `at` on, and counts what is left
+    /// out. The last to be added make a piece complete.
+    fn add<S: Source<f32>>(&mut self, turn: Turn, elements: &Range<usize>, at: usize, values: S) {
+        let (lanes, end, place) = (self.lanes, at + values.len(), self.place(turn.chunk));
+        let sum = &mut self.sums[place][at..end];
         let dropped = if turn.first {
             sums::begin(lanes, sum, values)
         } else {
             sums::add(lanes, sum, values)
         };
         self.dropped[turn.rank] += u64::from(dropped);
+        if !turn.last {
+            return;
+        }
+        if self.number == Dense::Bf16 {
+            sums::round_sum(lanes, sum);
+        }
+        if !self.scattered {
+            let (apply, scale, mut sum) = (self.asked.apply, self.scale, &*sum);
+            let mut met = 0;
+            let place = elements.start + at..elements.start + end;
+            self.asked.target.each(place, &mut |part| {
+                let (now, rest) = sum.split_at(part.len());
+                sum = rest;
+                met += Self::apply(lanes, apply, scale, now, part);
+            });
+            self.report.parameters_not_finite += met;
+        }
     }
 
     /// Looks at some of the values that are sent.
@@ -227,6 +252,8 @@ fn in_pieces(values: Values<'_>, mut with: impl FnMut(usize, &[f32])) {
 }
 
 impl Work for Summing<'_> {
+    const IN_PLACE: bool = false;
+
     fn record(&self) -> Record {
         Record {
             exchange: self.asked.exchange,
@@ -304,48 +331,38 @@ impl Work for Summing<'_> {
             // The one slice that this rank has sent to nobody but itself.
             update.each(elements.clone(), &mut |_, values| self.note(values));
         }
-        update.each(elements, &mut |start, values| match (self.number, values) {
-            (Dense::F32, Values::F32(values)) => self.add(turn, start, values),
-            (Dense::F32, values) => in_pieces(values, |at, piece| {
-                self.add(turn, start + at, piece);
-            }),
-            (Dense::Bf16, values) => in_pieces(values, |at, piece| {
-                // What the others have of them.
-                let (mut half, mut single) = ([0_u16; SINGLES], [0.0_f32; SINGLES]);
-                let (half, single) = (&mut half[..piece.len()], &mut single[..piece.len()]);
-                sums::round(self.lanes, piece, half);
-                sums::widen(self.lanes, half, single);
-                self.add(turn, start + at, single);
-            }),
-        });
-        self.report.decode_ns += nanoseconds(start);
-    }
-
-    fn fold(&mut self, turn: Turn, elements: Range<usize>, theirs: &Taken<'_>, offset: usize) {
-        let start = Instant::now();
-        let mut piece = Piece::new();
-        in_private(
-            self.number,
-            self.lanes,
-            elements.len(),
-            &mut piece,
-            theirs,
-            offset,
-            |at, values| {
-                self.add(turn, at, values);
+        update.each(
+            elements.clone(),
+            &mut |start, values| match (self.number, values) {
+                (Dense::F32, values) => in_pieces(values, |at, piece| {
+                    self.add(turn, &elements, start + at, piece);
+                }),
+                (Dense::Bf16, values) => in_pieces(values, |at, piece| {
+                    // What the others have of them.
+                    let (mut half, mut single) = ([0_u16; SINGLES], [0.0_f32; SINGLES]);
+                    let (half, single) = (&mut half[..piece.len()], &mut single[..piece.len()]);
+                    sums::round(self.lanes, piece, half);
+                    sums::widen(self.lanes, &*half, single);
+                    self.add(turn, &elements, start + at, &*single);
+                }),
             },
         );
         self.report.decode_ns += nanoseconds(start);
     }
 
-    fn folded(&mut self, chunk: u64, elements: Range<usize>, whole: bool) {
+    fn fold(&mut self, turn: Turn, elements: Range<usize>, theirs: &Taken<'_>, offset: usize) {
         let start = Instant::now();
-        if self.number == Dense::Bf16 {
-            let lanes = self.lanes;
-            sums::round_sum(lanes, self.sum(chunk, elements.len()));
-        }
-        if whole {
-            self.apply_own(chunk, elements);
+        let length = elements.len();
+        match self.number {
+            Dense::F32 => {
+                let values = theirs.values::<f32>(offset, length);
+                for at in (0..length).step_by(SINGLES) {
+                    self.add(turn, &elements, at, values.part(at, SINGLES));
+                }
+            }
+            Dense::Bf16 => widened(self.lanes, theirs.values(offset, length), |at, values| {
+                self.add(turn, &elements, at, values);
+            }),
         }
         self.report.decode_ns += nanoseconds(start);
     }
@@ -392,23 +409,24 @@ impl Work for Summing<'_> {
         let length = elements.len();
         let target = &mut *self.asked.target;
         let mut met = 0;
-        let mut piece = Piece::new();
-        in_private(
-            number,
-            lanes,
-            length,
-            &mut piece,
-            theirs,
-            0,
-            |at, values| {
-                let (start, mut values) = (elements.start + at, values);
+        match number {
+            Dense::F32 => {
+                let values = theirs.values::<f32>(0, length);
+                let mut at = 0;
+                target.each(elements, &mut |part| {
+                    met += Self::apply(lanes, apply, scale, values.part(at, part.len()), part);
+                    at += part.len();
+                });
+            }
+            Dense::Bf16 => widened(lanes, theirs.values(0, length), |at, mut values| {
+                let start = elements.start + at;
                 target.each(start..start + values.len(), &mut |part| {
                     let (now, rest) = values.split_at(part.len());
                     values = rest;
                     met += Self::apply(lanes, apply, scale, now, part);
                 });
-            },
-        );
+            }),
+        }
         self.report.parameters_not_finite += met;
         if last {
             for (rank, elsewhere) in self.elsewhere.iter_mut().enumerate() {
@@ -423,31 +441,13 @@ impl Work for Summing<'_> {
     }
 }
 
-/// Copies a frame's values piece by piece to private memory and hands them over as f32, with the place of each.
-fn in_private(
-    number: Dense,
-    lanes: Lanes,
-    length: usize,
-    piece: &mut Piece,
-    theirs: &Taken<'_>,
-    offset: usize,
-    mut with: impl FnMut(usize, &[f32]),
-) {
-    let most = PIECE / size_of::<f32>();
-    let mut wide = [0.0_f32; PIECE / size_of::<f32>()];
-    for at in (0..length).step_by(most) {
-        let count = most.min(length - at);
-        let whole = theirs.read(
-            offset + number.bytes() * at,
-            piece.bytes(number.bytes() * count),
-        );
-        debug_assert!(whole, "the length has been compared");
-        match number {
-            Dense::F32 => with(at, piece.values(count)),
-            Dense::Bf16 => {
-                sums::widen(lanes, piece.values(count), &mut wide[..count]);
-                with(at, &wide[..count]);
-            }
-        }
+/// Hands a frame's values over as f32, piece by piece, with the place of each.
+fn widened(lanes: Lanes, values: Raw<'_, u16>, mut with: impl FnMut(usize, &[f32])) {
+    let mut wide = [0.0_f32; SINGLES];
+    for at in (0..values.len()).step_by(SINGLES) {
+        let part = values.part(at, SINGLES);
+        let wide = &mut wide[..part.len()];
+        sums::widen(lanes, part, wide);
+        with(at, wide);
     }
 }

@@ -6,8 +6,9 @@ use super::inline::{Came, INLINE_BYTES, has_value, read_value_into, write_value}
 use super::op::{Op, Value};
 use super::operation::{Kind, Operation};
 use super::port::{Port, Taken, run};
+use super::raw::Source;
 use super::record::{HAS_DATA, Record};
-use super::reduce::{Cut, PIECE, Piece, Reduction, Turn, Work};
+use super::reduce::{Cut, Reduction, Turn, Work};
 use super::shared::{Engine, Shared};
 use super::wait::{Look, Wait};
 use crate::shm::ring::WriteGrant;
@@ -58,7 +59,7 @@ fn through_lines<T: Value, O: Op<T>>(
     );
     shared.segment.bells().ring();
 
-    let (mut sum, mut theirs) = (Piece::new(), Piece::new());
+    let (mut sum, mut theirs) = (Words::new(), Words::new());
     let (mut rank, mut flags) = (0, wait.flags);
     // Of the ranks that came for the same, the first whose value is not as long as that says; of the others, the first.
     let (mut broken, mut other) = (None, None);
@@ -80,7 +81,7 @@ fn through_lines<T: Value, O: Op<T>>(
                 return Ok(Look::Pending(Some(rank)));
             }
             if rank > 0 {
-                combine::<T, O>(sum.values(values.len()), theirs.values(values.len()));
+                combine::<T, O, _>(sum.values(values.len()), &*theirs.values(values.len()));
             }
             rank += 1;
         }
@@ -101,6 +102,23 @@ fn through_lines<T: Value, O: Op<T>>(
     Ok(())
 }
 
+/// Private memory for an inline value.
+struct Words([u64; INLINE_BYTES / 8]);
+
+impl Words {
+    fn new() -> Self {
+        Self([0; INLINE_BYTES / 8])
+    }
+
+    fn bytes(&mut self, length: usize) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.0)[..length]
+    }
+
+    fn values<T: Value>(&mut self, length: usize) -> &mut [T] {
+        &mut bytemuck::cast_slice_mut(&mut self.0)[..length]
+    }
+}
+
 fn through_rings<T: Value, O: Op<T>>(
     shared: &Shared,
     engine: &mut Engine,
@@ -111,7 +129,7 @@ fn through_rings<T: Value, O: Op<T>>(
     let cut = Cut::new(values.len(), size_of::<T>(), shared.world_size, max_payload);
     // Of the ranks before this one, whose values come first, while this one's wait for their turn.
     let mut lower = std::mem::take(&mut engine.lower);
-    if shared.rank > 0 {
+    if shared.rank > 1 {
         lower.resize((cut.most_folded() * size_of::<T>()).div_ceil(8), 0);
     }
     let work = InPlace::<T, O> {
@@ -148,6 +166,8 @@ impl<T: Value, O: Op<T>> InPlace<'_, T, O> {
 }
 
 impl<T: Value, O: Op<T>> Work for InPlace<'_, T, O> {
+    const IN_PLACE: bool = true;
+
     fn record(&self) -> Record {
         Record::of_reduction()
     }
@@ -169,37 +189,34 @@ impl<T: Value, O: Op<T>> Work for InPlace<'_, T, O> {
         debug_assert!(whole, "it was reserved for these");
     }
 
-    fn fold_own(&mut self, turn: Turn, elements: Range<usize>) {
-        if !turn.first {
-            let values = &mut self.values[elements];
-            let lower = &bytemuck::cast_slice(&self.lower)[..values.len()];
-            combine_own::<T, O>(lower, values);
-        }
+    fn fold_own(&mut self, _turn: Turn, _elements: Range<usize>) {
+        // Done with the values of the rank before.
     }
 
-    fn fold(&mut self, turn: Turn, elements: Range<usize>, theirs: &Taken<'_>, mut offset: usize) {
-        let length = elements.len();
-        let sum = if turn.rank < self.me {
-            &mut bytemuck::cast_slice_mut(&mut self.lower)[..length]
+    fn fold(&mut self, turn: Turn, elements: Range<usize>, frame: &Taken<'_>, offset: usize) {
+        let theirs = frame.values::<T>(offset, elements.len());
+        let own = &mut self.values[elements];
+        let lower: &mut [T] = bytemuck::cast_slice_mut(&mut self.lower);
+        let lower = &mut lower[..if self.me > 1 && turn.rank < self.me {
+            own.len()
         } else {
-            &mut self.values[elements]
-        };
-        if turn.first {
-            let whole = theirs.read(offset, bytemuck::cast_slice_mut(sum));
+            0
+        }];
+        let own_is_next = turn.rank + 1 == self.me;
+        if turn.rank > self.me {
+            combine::<T, O, _>(own, theirs);
+        } else if turn.first && own_is_next {
+            combine_own::<T, O, _>(own, theirs);
+        } else if turn.first {
+            let whole = frame.read(offset, bytemuck::cast_slice_mut(lower));
             debug_assert!(whole, "the length has been compared");
-            return;
-        }
-        let mut piece = Piece::new();
-        for sum in sum.chunks_mut(PIECE / size_of::<T>()) {
-            let bytes = size_of_val(sum);
-            let whole = theirs.read(offset, piece.bytes(bytes));
-            debug_assert!(whole, "the length has been compared");
-            combine::<T, O>(sum, piece.values(sum.len()));
-            offset += bytes;
+        } else {
+            combine::<T, O, _>(lower, theirs);
+            if own_is_next {
+                combine_own::<T, O, _>(own, &*lower);
+            }
         }
     }
-
-    fn folded(&mut self, _chunk: u64, _elements: Range<usize>, _whole: bool) {}
 
     fn publish_reduced(
         &mut self,
@@ -221,50 +238,41 @@ impl<T: Value, O: Op<T>> Work for InPlace<'_, T, O> {
     }
 }
 
-/// `sum` with the next rank's values.
-fn combine<T: Value, O: Op<T>>(sum: &mut [T], next: &[T]) {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2.
-        return unsafe { combine_avx2::<T, O>(sum, next) };
+/// Each of these with two loops: as it stands, and where the compiler may use vectors of 256 bits.
+macro_rules! by_lanes {
+    ($($(#[$doc:meta])* fn $name:ident($into:ident, $from:ident, $i:ident) $body:block)*) => {$(
+        $(#[$doc])*
+        fn $name<T: Value, O: Op<T>, S: Source<T>>($into: &mut [T], $from: S) {
+            #[inline(always)]
+            fn plain<T: Value, O: Op<T>, S: Source<T>>($into: &mut [T], $from: S) {
+                let $into = &mut $into[..$from.len()];
+                for $i in 0..$into.len() $body
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2")]
+            fn wide<T: Value, O: Op<T>, S: Source<T>>($into: &mut [T], $from: S) {
+                plain::<T, O, S>($into, $from);
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            if std::arch::is_x86_feature_detected!("avx2") {
+                // SAFETY: the processor has AVX2.
+                return unsafe { wide::<T, O, S>($into, $from) };
+            }
+            plain::<T, O, S>($into, $from);
+        }
+    )*};
+}
+
+by_lanes! {
+    /// `sum` and the next rank's values.
+    fn combine(sum, next, i) {
+        sum[i] = O::combine(sum[i], next.get(i));
     }
-    combine_all::<T, O>(sum, next);
-}
 
-/// This rank's values behind those of the ranks before it.
-fn combine_own<T: Value, O: Op<T>>(lower: &[T], own: &mut [T]) {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2.
-        return unsafe { combine_own_avx2::<T, O>(lower, own) };
-    }
-    combine_all_own::<T, O>(lower, own);
-}
-
-/// The same code, where the compiler may use vectors of 256 bits.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn combine_avx2<T: Value, O: Op<T>>(sum: &mut [T], next: &[T]) {
-    combine_all::<T, O>(sum, next);
-}
-
-/// As above.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn combine_own_avx2<T: Value, O: Op<T>>(lower: &[T], own: &mut [T]) {
-    combine_all_own::<T, O>(lower, own);
-}
-
-#[inline(always)]
-fn combine_all<T: Value, O: Op<T>>(sum: &mut [T], next: &[T]) {
-    for (sum, next) in sum.iter_mut().zip(next) {
-        *sum = O::combine(*sum, *next);
-    }
-}
-
-#[inline(always)]
-fn combine_all_own<T: Value, O: Op<T>>(lower: &[T], own: &mut [T]) {
-    for (lower, own) in lower.iter().zip(own) {
-        *own = O::combine(*lower, *own);
+    /// The values of the ranks before, and this rank's own.
+    fn combine_own(own, lower, i) {
+        own[i] = O::combine(lower.get(i), own[i]);
     }
 }

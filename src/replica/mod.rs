@@ -13,6 +13,7 @@ mod operation;
 pub mod phases;
 pub(crate) mod port;
 pub mod progress;
+pub(crate) mod raw;
 pub(crate) mod record;
 pub(crate) mod reduce;
 pub(crate) mod shared;

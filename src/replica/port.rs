@@ -2,11 +2,13 @@
 
 use super::error::Error;
 use super::progress::{Advance, Lists, advance};
+use super::raw::Raw;
 use super::record::{Record, RecordKind};
 use super::shared::{Engine, Shared};
 use super::wait::{Look, Wait};
 use crate::shm::crash::{self, Point};
 use crate::shm::ring::{Consumer, Producer, ReadGrant, Refused, WriteGrant};
+use bytemuck::Pod;
 
 /// Which records are taken; others have not come yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,6 +203,18 @@ impl<'a> Taken<'a> {
     #[must_use = "bytes outside of the payload are not read"]
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> bool {
         self.grant.read(offset, into)
+    }
+
+    /// The payload's values from byte `offset` on; none if so many do not reach that far.
+    pub(crate) fn values<T: Pod>(&self, offset: usize, count: usize) -> Raw<'_, T> {
+        let inside = count
+            .checked_mul(size_of::<T>())
+            .and_then(|length| length.checked_add(offset))
+            .is_some_and(|end| end <= self.payload_len());
+        debug_assert!(inside, "the caller has compared the lengths");
+        let (offset, count) = if inside { (offset, count) } else { (0, 0) };
+        // SAFETY: these bytes lie inside the payload, which may be read through raw pointers until the grant ends.
+        unsafe { Raw::new(self.grant.as_ptr().add(offset).cast(), count) }
     }
 
     /// Gives the frame back to its producer.

@@ -7,8 +7,8 @@
 //! N-1 by one rank or by all.
 //!
 //! Chunks are small enough to stay in a cache from the pass that publishes a value to the one that folds it. Values
-//! are copied once, from the rank's own memory into the ring; what is folded is read from there in pieces that stay in
-//! the first-level cache, each byte once: a peer that writes it meanwhile makes a wrong number and nothing else.
+//! are copied once, from the rank's own memory into the ring, and folded from there, each where it lies: a peer that
+//! writes it meanwhile makes a wrong number and nothing else.
 
 use super::error::Error;
 use super::phases::{Item, Phases, slice};
@@ -18,7 +18,7 @@ use super::record::{HAS_DATA, HAS_HASH, Record, RecordKind};
 use super::wait::Wait;
 use crate::shm::crash::{self, Point};
 use crate::shm::ring::WriteGrant;
-use bytemuck::{Pod, Zeroable};
+use bytemuck::Zeroable;
 use std::ops::Range;
 
 /// Payload of a contribution at most, in bytes: one dense block of f32.
@@ -29,28 +29,6 @@ const LINE: usize = 16;
 /// both ways read as much, and the flat one has one hand-over less.
 const SCATTERED_RANKS: usize = 3;
 const SCATTERED_BYTES: usize = 131_072;
-
-/// Bytes that are copied from a ring at a time, to be folded while they are in the first-level cache.
-pub(crate) const PIECE: usize = 4096;
-
-/// Private memory for a piece.
-pub(crate) struct Piece([u64; PIECE / 8]);
-
-impl Piece {
-    pub(crate) fn new() -> Self {
-        Self([0; PIECE / 8])
-    }
-
-    /// Its first bytes.
-    pub(crate) fn bytes(&mut self, length: usize) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.0)[..length]
-    }
-
-    /// Its first values.
-    pub(crate) fn values<T: Pod>(&mut self, length: usize) -> &mut [T] {
-        &mut bytemuck::cast_slice_mut(&mut self.0)[..length]
-    }
-}
 
 /// How `elements` values of `width` bytes are cut, and which way they go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,10 +100,14 @@ pub(crate) struct Turn {
     pub(crate) rank: usize,
     /// No values of this chunk have been folded before.
     pub(crate) first: bool,
+    /// None are folded after these.
+    pub(crate) last: bool,
 }
 
 /// What is done with the values. Elements are counted over the whole vector.
 pub(crate) trait Work {
+    /// Whether values of others may overwrite this rank's own, which must be out by then.
+    const IN_PLACE: bool;
     /// What all of this rank's records say: the numbers of exchange and step, flags, hash.
     fn record(&self) -> Record;
     /// Whether this rank gives values.
@@ -138,8 +120,6 @@ pub(crate) trait Work {
     fn fold_own(&mut self, turn: Turn, elements: Range<usize>);
     /// Folds the values of another rank that are in its frame from byte `offset` on.
     fn fold(&mut self, turn: Turn, elements: Range<usize>, theirs: &Taken<'_>, offset: usize);
-    /// All have been folded. `whole`: this was the whole chunk, everybody has it.
-    fn folded(&mut self, chunk: u64, elements: Range<usize>, whole: bool);
     /// Bytes behind the reduced slice of the last chunk.
     fn trailer(&self) -> usize {
         0
@@ -330,7 +310,7 @@ impl<W: Work> Lists for Reduction<'_, W> {
         };
         let (rank, me, wait) = (self.rank, self.port.shared.rank, self.port.wait);
         let first = gives.iter().position(|gives| *gives) == Some(rank);
-        let last_rank = gives.iter().rposition(|gives| *gives) == Some(rank);
+        let last = gives.iter().rposition(|gives| *gives) == Some(rank);
         let gives = gives[rank];
         let cut = self.cut;
         let item = self.phases.item(self.taken);
@@ -348,6 +328,10 @@ impl<W: Work> Lists for Reduction<'_, W> {
                 (RecordKind::Reduced, chunk, length)
             }
         };
+        // That one is out as soon as it has room, and so waits for lower items only.
+        if W::IN_PLACE && self.published <= self.taken {
+            return Ok(false);
+        }
         let base = self.work.record();
         let Some(theirs) = self.port.peek(rank)? else {
             return Ok(false);
@@ -395,16 +379,20 @@ impl<W: Work> Lists for Reduction<'_, W> {
             Item::Contribution(_) if !gives => {}
             Item::Contribution(chunk) => {
                 let elements = self.cut.folded(chunk, me);
-                let turn = Turn { chunk, rank, first };
+                let turn = Turn {
+                    chunk,
+                    rank,
+                    first,
+                    last,
+                };
                 if rank == me {
-                    work.fold_own(turn, elements.clone());
+                    work.fold_own(turn, elements);
                 } else {
                     let start = self.cut.elements(chunk).start;
                     let offset = self.cut.width * (elements.start - start);
-                    work.fold(turn, elements.clone(), &theirs, offset);
+                    work.fold(turn, elements, &theirs, offset);
                 }
-                if last_rank {
-                    work.folded(chunk, elements, !self.cut.scattered);
+                if last {
                     crash::point(Point::Folded);
                 }
             }

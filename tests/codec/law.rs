@@ -123,24 +123,69 @@ impl Ledger {
     fn step(&mut self, encoder: &mut Encoder, step: u64, update: &[f32], clips: bool) {
         let before = encoder.residual().to_vec();
         encoder.begin(step, update).unwrap();
-        let mut messages: Vec<(Message, Vec<f32>)> = Vec::new();
+        let mut messages = Vec::new();
         for visit in 0..encoder.chunks() {
             let message = encoder.encode(visit, update).unwrap();
-            self.formats[message.format as usize] = true;
-            let record = Record {
-                format: message.format,
-                hits: message.hits,
-                elements: message.elements.len(),
-                payload: encoder.payload(),
-            };
-            let mut sum = vec![0.0; record.elements];
-            let x = message.unit.map_or(1.0, Unit::v);
-            Path::Scalar
-                .apply(&record, x, Apply::Add, &mut sum)
-                .unwrap();
-            messages.push((message, sum));
+            messages.push(self.read(encoder, message));
         }
         encoder.end().unwrap();
+        self.enter(encoder, step, &before, update, messages, clips);
+    }
+
+    /// Makes a streamed step, its parts in any order, and enters it.
+    fn stream(&mut self, encoder: &mut Encoder, step: u64, update: &[f32], random: &mut Random) {
+        let before = encoder.residual().to_vec();
+        let (mut parts, mut start) = (Vec::new(), 0);
+        while start < update.len() {
+            let end = update.len().min(start + random.below(3000) as usize);
+            parts.insert(random.index(parts.len() + 1), start..end);
+            start = end;
+        }
+        encoder.begin_streamed(step).unwrap();
+        let (mut messages, mut complete) = (Vec::new(), Vec::new());
+        for part in parts {
+            let values = &update[part.clone()];
+            encoder.push(part, values, &mut complete).unwrap();
+            while random.coin() && !complete.is_empty() {
+                let chunk = complete.swap_remove(random.index(complete.len()));
+                let message = encoder.encode_complete(chunk).unwrap();
+                messages.push(self.read(encoder, message));
+            }
+        }
+        for chunk in complete {
+            let message = encoder.encode_complete(chunk).unwrap();
+            messages.push(self.read(encoder, message));
+        }
+        encoder.end().unwrap();
+        self.enter(encoder, step, &before, update, messages, false);
+    }
+
+    /// What the encoder's last message says, element by element.
+    fn read(&mut self, encoder: &Encoder, message: Message) -> (Message, Vec<f32>) {
+        self.formats[message.format as usize] = true;
+        let record = Record {
+            format: message.format,
+            hits: message.hits,
+            elements: message.elements.len(),
+            payload: encoder.payload(),
+        };
+        let mut sum = vec![0.0; record.elements];
+        let x = message.unit.map_or(1.0, Unit::v);
+        Path::Scalar
+            .apply(&record, x, Apply::Add, &mut sum)
+            .unwrap();
+        (message, sum)
+    }
+
+    fn enter(
+        &mut self,
+        encoder: &Encoder,
+        step: u64,
+        before: &[f32],
+        update: &[f32],
+        messages: Vec<(Message, Vec<f32>)>,
+        clips: bool,
+    ) {
         let (mut covered, mut clipped) = (0, Exact::default());
         for (message, sum) in messages {
             covered += sum.len();
@@ -332,6 +377,55 @@ fn nothing_at_all_is_lost_where_every_number_is_a_multiple_of_one() {
         }));
         assert_eq!(ledger.formats[Format::Bitmap as usize], power != -126);
     }
+}
+
+#[test]
+fn parts_in_any_order_lose_nothing_either() {
+    for seed in 0..9 {
+        let mut random = Random(300 + seed);
+        let t = [2e-3, 0.5, 3e-30][seed as usize % 3];
+        let (elements, ranges) = ranges(&mut random, t);
+        let limit = random.below(elements as u64 + 1) as usize;
+        let mut encoder = Encoder::builder(elements)
+            .ranges(ranges)
+            .policy(Fixed::new(t).unwrap().with_limit(limit))
+            .path(paths().nth(seed as usize % paths().count()).unwrap())
+            .build()
+            .unwrap();
+        let mut ledger = Ledger::of(&encoder);
+        let unit = Unit::nearest(t, t);
+        for step in 0..30 {
+            let kind = match step % 5 {
+                0 => Kind::Ordinary(0.3),
+                1 => Kind::Edges,
+                2 => Kind::Mixed,
+                3 => Kind::AnyBits,
+                _ => Kind::Ordinary(1e-2),
+            };
+            let update = vector(&mut random, elements, kind, unit);
+            if step % 4 == 3 {
+                ledger.step(&mut encoder, step, &update, false);
+            } else {
+                ledger.stream(&mut encoder, step, &update, &mut random);
+            }
+        }
+        ledger.close(&encoder).holds();
+    }
+    // Exactly, where every number is a multiple of one.
+    let mut random = Random(310);
+    let mut encoder = Encoder::builder(9000)
+        .policy(Quantile::new(0.05).unwrap())
+        .build()
+        .unwrap();
+    let mut ledger = Ledger::of(&encoder);
+    for step in 0..20 {
+        let mut one = || (random.below(2001) as f32 - 1000.0) / 1024.0;
+        let update: Vec<f32> = (0..9000).map(|_| one()).collect();
+        ledger.stream(&mut encoder, step, &update, &mut random);
+    }
+    let ledger = ledger.close(&encoder);
+    assert!(ledger.allowed.iter().all(|exact| exact.is_zero()));
+    assert!(ledger.balance.iter().all(|exact| exact.is_zero()));
 }
 
 #[test]

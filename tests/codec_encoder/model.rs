@@ -17,9 +17,29 @@ struct Scope {
     left: usize,
     hits: u64,
     mass: f64,
+    /// Elements that were held against the threshold.
+    tested: usize,
+    untested: bool,
+    /// What a streamed step gathered for the next one.
+    gathered: Option<Vec<f32>>,
 }
 
 impl Scope {
+    fn choose(&mut self, step: u64, sample: &[f32]) {
+        let elements = self.elements();
+        let input = PolicyInput {
+            step,
+            elements,
+            sample,
+            last: self.last,
+        };
+        if !self.untested || !sample.is_empty() || self.unit.is_none() {
+            self.unit = Some(self.policy.unit(&input));
+        }
+        self.left = self.policy.limit(elements, step).unwrap_or(usize::MAX);
+        (self.hits, self.mass, self.tested) = (0, 0.0, 0);
+    }
+
     fn elements(&self) -> usize {
         self.ranges.iter().map(ExactSizeIterator::len).sum()
     }
@@ -47,6 +67,35 @@ pub(super) struct Chunk {
     pub(super) payload: Vec<u8>,
 }
 
+/// A sample of these ranges' magnitudes, as if they were one vector.
+fn sample_of(ranges: &[Range<usize>], s: &[f32], wanted: usize, step: u64) -> Vec<f32> {
+    let ranges = ranges.iter().cloned();
+    let s: Vec<f32> = ranges.flat_map(|range| &s[range]).copied().collect();
+    let mut sample = Vec::new();
+    if wanted > 0 {
+        let nothing = vec![0.0f32; s.len()];
+        Path::Scalar
+            .magnitudes(&s, &nothing, wanted, step, &mut sample)
+            .unwrap();
+    }
+    sample
+}
+
+fn any_unit() -> Unit {
+    Unit::nearest(1.0, 1.0)
+}
+
+/// No hits.
+fn nothing() -> ChunkOptions {
+    ChunkOptions {
+        clip: None,
+        budget: Some(Budget {
+            max_hits: 0,
+            start: 0,
+        }),
+    }
+}
+
 pub(super) struct Model {
     pub(super) residual: Vec<f32>,
     velocity: Option<Vec<f32>>,
@@ -68,6 +117,9 @@ impl Model {
             left: 0,
             hits: 0,
             mass: 0.0,
+            tested: 0,
+            untested: false,
+            gathered: None,
         };
         let is_shared = |range: &(usize, Coding)| matches!(range.1, Coding::Shared);
         if config.ranges.iter().any(is_shared) {
@@ -133,8 +185,8 @@ impl Model {
 
     fn choose(&mut self, step: u64, update: &[f32]) {
         for scope in &mut self.scopes {
-            let elements = scope.elements();
-            let wanted = scope.policy.sample_size(elements, step);
+            scope.gathered = None;
+            let wanted = scope.policy.sample_size(scope.elements(), step);
             // As if its ranges were one vector.
             let ranges = || scope.ranges.iter().cloned();
             let residual: Vec<f32> = ranges()
@@ -148,31 +200,78 @@ impl Model {
                     .magnitudes(&residual, &update, wanted, step, &mut sample)
                     .unwrap();
             }
-            let input = PolicyInput {
-                step,
-                elements,
-                sample: &sample,
-                last: scope.last,
-            };
-            scope.unit = Some(scope.policy.unit(&input));
-            scope.left = scope.policy.limit(elements, step).unwrap_or(usize::MAX);
-            (scope.hits, scope.mass) = (0, 0.0);
+            scope.choose(step, &sample);
         }
     }
 
     pub(super) fn step(&mut self, step: u64, gradient: &[f32]) -> Sent {
+        self.step_keeping(step, gradient, &[])
+    }
+
+    /// A step of which the visits that `kept` has are only accumulated.
+    pub(super) fn step_keeping(&mut self, step: u64, gradient: &[f32], kept: &[bool]) -> Sent {
         let mut sent = Sent {
             dropped: self.remember(gradient),
             ..Sent::default()
         };
         let update = self.velocity.clone().unwrap_or_else(|| gradient.to_vec());
         self.choose(step, &update);
+        let count = self.chunks.len() as u128;
+        let at = |visit| ((step as u128 + visit) % count) as usize;
+        let order: Vec<usize> = (0..count).map(at).collect();
+        self.send(step, &update, &order, kept, &mut sent);
+        sent
+    }
+
+    /// A streamed step: which chunk of each scope was complete first follows from the order in which they were, and they
+    /// are encoded in the other one.
+    pub(super) fn streamed_step(
+        &mut self,
+        step: u64,
+        gradient: &[f32],
+        complete: &[usize],
+        order: &[usize],
+    ) -> Sent {
+        let mut sent = Sent {
+            dropped: self.remember(gradient),
+            ..Sent::default()
+        };
+        let update = self.velocity.clone().unwrap_or_else(|| gradient.to_vec());
+        let sums = plain::encode(&self.residual, &update, any_unit(), &nothing()).residual;
+        for (number, scope) in self.scopes.iter_mut().enumerate() {
+            let elements = scope.elements();
+            let wanted = scope.policy.sample_size(elements, step).min(elements);
+            let gathered = scope.gathered.take();
+            let sample = match gathered {
+                _ if wanted == 0 => Vec::new(),
+                Some(sample) => sample,
+                None => {
+                    let of_scope = |&&at: &&usize| self.chunks[at].2 == Some(number);
+                    let first = *complete.iter().find(of_scope).unwrap();
+                    let range = self.chunks[first].0.clone();
+                    sample_of(&[range.clone()], &sums, wanted.min(range.len()), step)
+                }
+            };
+            scope.choose(step, &sample);
+            let wanted = scope.policy.sample_size(elements, step + 1).min(elements);
+            scope.gathered =
+                (wanted > 0).then(|| sample_of(&scope.ranges, &sums, wanted, step + 1));
+        }
+        self.send(step, &update, order, &[], &mut sent);
+        sent
+    }
+
+    fn send(&mut self, step: u64, update: &[f32], order: &[usize], kept: &[bool], sent: &mut Sent) {
         let mut unlimited = vec![0; self.scopes.len()];
-        let mut visited_of = vec![0; self.scopes.len()];
-        let count = self.chunks.len();
-        for visit in 0..count {
-            let at = ((step as u128 + visit as u128) % count as u128) as usize;
+        for (visit, &at) in order.iter().enumerate() {
             let (elements, coding, number) = self.chunks[at].clone();
+            if kept.get(visit) == Some(&true) {
+                let before = &mut self.residual[elements.clone()];
+                let outcome = plain::encode(before, &update[elements], any_unit(), &nothing());
+                before.copy_from_slice(&outcome.residual);
+                sent.dropped += u64::from(outcome.dropped);
+                continue;
+            }
             let chunk = match (coding, number) {
                 (Coding::Dense(dense), _) => {
                     let before = &mut self.residual[elements.clone()];
@@ -198,25 +297,30 @@ impl Model {
                     }
                 }
                 (_, Some(number)) => {
-                    visited_of[number] += 1;
-                    self.threshold(step, number, elements, &update, &mut sent, &mut unlimited)
+                    self.scopes[number].tested += elements.len();
+                    self.threshold(step, number, elements, update, sent, &mut unlimited)
                 }
                 _ => unreachable!("what is not dense has a scope"),
             };
             sent.messages.push(chunk);
         }
-        for ((scope, unlimited), _) in self.scopes.iter_mut().zip(unlimited).zip(visited_of) {
+        for (scope, unlimited) in self.scopes.iter_mut().zip(unlimited) {
             let (elements, unit) = (scope.elements(), scope.unit.unwrap());
             sent.scopes
                 .push((scope.name.clone(), elements, unit, scope.hits, unlimited));
+            scope.untested = elements > 0 && scope.tested == 0;
+            if scope.untested {
+                continue;
+            }
+            // As if chunks that were kept had as many hits as the others.
+            let hits = scope.hits as u128 * elements as u128 / scope.tested.max(1) as u128;
             scope.last = Some(LastStep {
                 unit,
-                hits: scope.hits,
-                density: scope.hits as f64 / elements.max(1) as f64,
+                hits: hits as u64,
+                density: hits as f64 / elements.max(1) as f64,
                 mean: (scope.hits > 0).then(|| scope.mass / scope.hits as f64),
             });
         }
-        sent
     }
 
     fn clip(&self, step: u64) -> Option<Clip> {

@@ -265,7 +265,7 @@ pub(crate) struct Rule {
 }
 
 /// A hit of which `s` cannot be had back from what it left: its place in the chunk, and `s`.
-pub(crate) type Logged = (usize, f32);
+pub(crate) type Logged = (u32, f32);
 
 /// What an encoding kernel saw.
 #[derive(Clone, Copy, Default)]

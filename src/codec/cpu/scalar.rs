@@ -86,7 +86,7 @@ fn pass<T: Element>(
             if size >= rule.threshold {
                 let at = GROUP * group + i;
                 if size >= rule.logged {
-                    log.push((first + at, s));
+                    log.push(((first + at) as u32, s));
                 }
                 tally.hits += 1;
                 *r = spend(s, rule.unit);
@@ -133,7 +133,7 @@ fn differ(a: &[f32; GROUP], b: &[f32; GROUP]) -> bool {
 pub(super) fn note(s: &[f32], first: usize, rule: &Rule, log: &mut Vec<Logged>) {
     for (i, s) in s.iter().enumerate() {
         if s.to_bits() & MAGNITUDE >= rule.logged {
-            log.push((first + i, *s));
+            log.push(((first + i) as u32, *s));
         }
     }
 }

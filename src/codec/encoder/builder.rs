@@ -3,6 +3,7 @@
 use super::Encoder;
 use super::scope::Scope;
 use super::slot::Slot;
+use super::streamed::Stream;
 use crate::codec::cpu::Path;
 use crate::codec::memory::{MomentumMemory, Velocity};
 use crate::codec::policy::{Quantile, ThresholdPolicy};
@@ -196,7 +197,9 @@ impl EncoderBuilder {
             batch: 0..0,
             current: 0,
             step: 0,
+            first: 0,
             next: None,
+            stream: Stream::default(),
             magnitudes: Vec::new(),
             hits: self.keeps_hits.then(Vec::new),
             percentiles: self.debug.then(|| (Vec::new(), Vec::new())),

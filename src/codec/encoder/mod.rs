@@ -6,16 +6,18 @@
 mod builder;
 mod scope;
 mod slot;
+mod states;
+mod streamed;
 mod vectors;
 
 pub use builder::{EncoderBuilder, EncoderError, MOST_THREADS};
 pub use scope::{ScopeState, ScopeStateError};
+pub use vectors::VectorsError;
 
 use super::cpu::Path;
 use super::encode::{Budget, ChunkOptions, EncodeError, lengths, look_at};
 use super::given::Given;
 use super::memory::Velocity;
-use super::policy::PolicyState;
 use super::pool::Pool;
 use super::post::{self, PostInput, PostProcessor};
 use super::ranges::{Chunk, ChunkCoding, visited};
@@ -23,9 +25,10 @@ use super::residual::Residual;
 use super::stats::{ResidualPercentiles, ScopeStats, StepStats};
 use super::{Dense, Format, Unit, canon, dense};
 use scope::Scope;
-use slot::{Disjoint, Slot};
+use slot::{Aim, Disjoint, Slot};
 use std::ops::Range;
 use std::sync::Arc;
+use streamed::Stream;
 
 /// One chunk's message; its payload is [`Encoder::payload`].
 #[derive(Clone, Debug, PartialEq)]
@@ -87,8 +90,11 @@ pub struct Encoder {
     /// The slot that was finished last.
     current: usize,
     step: u64,
+    /// The chunk that is visited first, modulo their number.
+    first: u64,
     /// The visit whose turn it is in the step that has begun; `None` between steps.
     next: Option<usize>,
+    stream: Stream,
     magnitudes: Vec<f32>,
     hits: Option<Vec<usize>>,
     /// Of each scope, and the room that making them takes.
@@ -156,20 +162,9 @@ impl Encoder {
     ) -> Result<(), EncodeError> {
         let update = update.into();
         self.check(update)?;
-        if let Some(found) = self.next {
-            let expected = self.chunks();
-            return Err(EncodeError::Unfinished { expected, found });
-        }
-        self.step = step;
-        self.batch = 0..0;
-        self.stats = StepStats::default();
-        if let Some(hits) = &mut self.hits {
-            hits.clear();
-        }
+        self.check_closed()?;
         // The pass of what is in the residual does it by itself.
-        if std::mem::take(&mut self.touched) && !matches!(update, Given::InResidual) {
-            self.stats.dropped += make_canonical(&mut self.residual);
-        }
+        self.begin_anew(step, matches!(update, Given::InResidual));
         let update = match &mut self.memory {
             Some(memory) => {
                 self.stats.dropped += memory.accumulate(update);
@@ -188,6 +183,43 @@ impl Encoder {
         }
         self.next = Some(0);
         Ok(())
+    }
+
+    /// Visits the chunks of the step that has begun from this one on, instead of from number `step mod chunks`: before the
+    /// first visit, for exchanges that cannot always send all of them.
+    pub(crate) fn visit_from(&mut self, chunk: usize) {
+        debug_assert_eq!(self.next, Some(0), "before the first visit");
+        self.first = chunk as u64;
+    }
+
+    /// Refuses while a step is under way.
+    fn check_closed(&self) -> Result<(), EncodeError> {
+        let found = if self.stream.is_open() {
+            Some(self.stream.encoded())
+        } else {
+            self.next
+        };
+        match found {
+            None => Ok(()),
+            Some(found) => Err(EncodeError::Unfinished {
+                expected: self.chunks(),
+                found,
+            }),
+        }
+    }
+
+    /// What each kind of step begins with.
+    fn begin_anew(&mut self, step: u64, reads_in_place: bool) {
+        self.step = step;
+        self.first = step;
+        self.batch = 0..0;
+        self.stats = StepStats::default();
+        if let Some(hits) = &mut self.hits {
+            hits.clear();
+        }
+        if std::mem::take(&mut self.touched) && !reads_in_place {
+            self.stats.dropped += make_canonical(&mut self.residual);
+        }
     }
 
     /// Appends all of some elements' residual, canonical, as f32, and leaves +0 there. How many were not finite and became
@@ -223,18 +255,12 @@ impl Encoder {
         visit: usize,
         update: impl Into<Given<'a>>,
     ) -> Result<Message, EncodeError> {
-        let update = update.into();
-        self.check_turn(visit, update)?;
-        if !self.batch.contains(&visit) {
-            self.fill(visit, update);
-        }
-        // Whatever becomes of it, a chunk is finished once: what stands in its slot is used up by that.
-        self.next = Some(visit + 1);
-        self.current = visit - self.batch.start;
+        self.take_turn(visit, update.into(), Aim::Send)?;
         self.finish()
     }
 
-    /// Takes a visit's turn, but sends nothing: all that the chunk has stays in the residual.
+    /// Takes a visit's turn, but sends nothing: all that the chunk has stays in the residual, and no post-processor takes
+    /// any of it.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
@@ -243,33 +269,22 @@ impl Encoder {
         visit: usize,
         update: impl Into<Given<'a>>,
     ) -> Result<(), EncodeError> {
-        let update = update.into();
-        self.check_turn(visit, update)?;
-        // What other threads have drafted ahead is taken back with a budget of nothing.
-        if !self.batch.contains(&visit) {
-            self.batch = 0..0;
-            self.slots[0].chunk = visited(self.step, visit, self.chunks.len());
-            let slot = &mut self.slots[0];
-            let elements = self.chunks[slot.chunk].elements.clone();
-            let update = self.memory.as_ref().map_or(update, Velocity::values);
-            let residual = &mut self.residual[elements.clone()];
-            slot.accumulate(self.path.kernels(), residual, elements.start, update);
-            self.batch = visit..visit + 1;
-        }
-        self.next = Some(visit + 1);
-        self.current = visit - self.batch.start;
+        self.take_turn(visit, update.into(), Aim::Keep)?;
         let slot = &mut self.slots[self.current];
-        let chunk = &self.chunks[slot.chunk];
-        let residual = &mut self.residual[chunk.elements.clone()];
-        let encoded = slot.put_back(self.path.kernels(), chunk.coding, residual)?;
-        self.stats.residual_max = self.stats.residual_max.max(encoded.residual_max);
-        self.stats.residual_l1 += encoded.residual_l1;
-        self.stats.dropped += u64::from(encoded.dropped);
+        let residual = &mut self.residual[self.chunks[slot.chunk].elements.clone()];
+        let (dropped, most, l1) = slot.keep(self.path.kernels(), residual);
+        self.stats.residual_max = self.stats.residual_max.max(most);
+        self.stats.residual_l1 += l1;
+        self.stats.dropped += u64::from(dropped);
         Ok(())
     }
 
-    fn check_turn(&self, visit: usize, update: Given<'_>) -> Result<(), EncodeError> {
+    /// Makes the visit's chunk that of the current slot, with the first stage done.
+    fn take_turn(&mut self, visit: usize, update: Given<'_>, aim: Aim) -> Result<(), EncodeError> {
         self.check(update)?;
+        if self.stream.is_open() {
+            return Err(EncodeError::Streamed);
+        }
         let next = self.next.ok_or(EncodeError::NotBegun)?;
         if visit >= self.chunks() {
             return Err(EncodeError::Visit {
@@ -283,31 +298,28 @@ impl Encoder {
                 found: visit,
             });
         }
+        if !self.batch.contains(&visit) {
+            self.fill(visit, update, aim);
+        }
+        // Whatever becomes of it, a chunk is finished once: what stands in its slot is used up by that.
+        self.next = Some(visit + 1);
+        self.current = visit - self.batch.start;
         Ok(())
     }
 
-    /// Takes the next chunks through the first stage, one a thread.
-    fn fill(&mut self, visit: usize, update: Given<'_>) {
+    /// Takes the next chunks through the first stage, one a thread. What becomes of the first one is known.
+    fn fill(&mut self, visit: usize, update: Given<'_>, aim: Aim) {
         let count = self.slots.len().min(self.chunks() - visit);
         self.batch = 0..0;
         for (ahead, slot) in self.slots[..count].iter_mut().enumerate() {
-            slot.chunk = visited(self.step, visit + ahead, self.chunks.len());
-        }
-        // Before a chunk's turn comes, those before it in this batch may use up its scope's budget.
-        for at in 0..count {
-            let (before, rest) = self.slots.split_at_mut(at);
-            let slot = &mut rest[0];
+            slot.chunk = visited(self.first, visit + ahead, self.chunks.len());
+            slot.aim = if ahead == 0 { aim } else { Aim::Either };
             slot.unit = None;
-            let coding = self.chunks[slot.chunk].coding;
-            if let ChunkCoding::Threshold(scope) = coding {
-                let others = before
-                    .iter()
-                    .map(|other| &self.chunks[other.chunk])
-                    .filter(|chunk| chunk.coding == coding);
-                let most = self.scopes[scope].left;
-                let least = most.saturating_sub(others.map(|chunk| chunk.elements.len()).sum());
-                slot.budgets = (least, most);
+            if let ChunkCoding::Threshold(scope) = self.chunks[slot.chunk].coding {
                 slot.unit = self.scopes[scope].stats.unit;
+                // Before a chunk's turn comes, those before it may use up its scope's budget.
+                let most = self.scopes[scope].left;
+                slot.budgets = (most, most);
             }
         }
         let update = self.memory.as_ref().map_or(update, Velocity::values);
@@ -363,13 +375,14 @@ impl Encoder {
                     scope.left -= encoded.hits as usize;
                 }
                 scope.stats.hits += hits;
+                scope.tested += chunk.elements.len();
                 scope.mass += encoded.mean * hits as f64;
                 stats.hits += hits;
                 stats.l1_sent += hits as f64 * f64::from(unit.v());
                 encoded
             }
             ChunkCoding::Dense(number) => {
-                let encoded = slot.whole.ok_or(EncodeError::NotBegun)?;
+                let encoded = slot.send_whole(self.path.kernels(), residual, number);
                 stats.dense_chunks += 1;
                 stats.l1_sent += dense::l1(number, slot.draft.payload());
                 encoded
@@ -422,9 +435,14 @@ impl Encoder {
     /// Ends a step all of whose chunks have been encoded: policies hear of it in the next one.
     ///
     /// # Errors
-    /// [`EncodeError::Unfinished`] while chunks have not been encoded, [`EncodeError::NotBegun`]; nothing has changed
-    /// then.
+    /// [`EncodeError::Unfinished`] while chunks have not been encoded, [`EncodeError::Missing`] while parts have not been
+    /// pushed in a streamed step, [`EncodeError::NotBegun`]; nothing has changed then.
     pub fn end(&mut self) -> Result<(), EncodeError> {
+        if self.stream.is_open() {
+            self.end_stream()?;
+            self.look_back();
+            return Ok(());
+        }
         let (expected, found) = (self.chunks(), self.next.ok_or(EncodeError::NotBegun)?);
         if found < expected {
             return Err(EncodeError::Unfinished { expected, found });
@@ -433,6 +451,12 @@ impl Encoder {
         for scope in &mut self.scopes {
             scope.end();
         }
+        self.look_back();
+        Ok(())
+    }
+
+    /// Makes the percentiles of a step that has ended, where they are wanted.
+    fn look_back(&mut self) {
         if let Some((percentiles, room)) = &mut self.percentiles {
             percentiles.clear();
             for scope in &self.scopes {
@@ -442,7 +466,6 @@ impl Encoder {
                 percentiles.push(ResidualPercentiles::of(residual, t, room));
             }
         }
-        Ok(())
     }
 
     /// What the step did, so far.
@@ -471,72 +494,6 @@ impl Encoder {
         self.percentiles
             .as_ref()
             .map_or(&[], |(percentiles, _)| percentiles)
-    }
-
-    /// What the policies go on from, by scope.
-    #[must_use]
-    pub fn scope_states(&self) -> Vec<ScopeState> {
-        let state = |scope: &Scope| ScopeState {
-            policy: scope.policy.state(),
-            last: scope.last,
-        };
-        self.scopes.iter().map(state).collect()
-    }
-
-    /// Goes on from such states, bit for bit. They may come from a damaged file.
-    ///
-    /// # Errors
-    /// [`ScopeStateError`] when they are not as many as there are scopes, or one is none of its scope; nothing has
-    /// changed then.
-    pub fn restore_scopes(&mut self, states: &[ScopeState]) -> Result<(), ScopeStateError> {
-        self.check_count(states)?;
-        let before = self.scope_states();
-        for (at, state) in states.iter().enumerate() {
-            if let Err(error) = self.scopes[at].restore(state) {
-                for (scope, state) in self.scopes.iter_mut().zip(&before).take(at + 1) {
-                    // Its own state of a moment ago.
-                    let _ = scope.restore(state);
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// The states of several replicas as one, scope by scope; thresholds by their geometric mean. For a run that goes on
-    /// with another number of replicas.
-    ///
-    /// # Errors
-    /// As [`restore_scopes`](Self::restore_scopes).
-    pub fn merge_scopes(
-        &self,
-        states: &[Vec<ScopeState>],
-    ) -> Result<Vec<ScopeState>, ScopeStateError> {
-        for states in states {
-            self.check_count(states)?;
-        }
-        let merge = |(at, scope): (usize, &Scope)| {
-            let states: Vec<PolicyState> = states
-                .iter()
-                .map(|states| states[at].policy.clone())
-                .collect();
-            let policy = scope
-                .policy
-                .merge(&states)
-                .map_err(|source| scope.error(source))?;
-            // What came of the step before differs: the policy goes on from its own state alone.
-            Ok(ScopeState { policy, last: None })
-        };
-        self.scopes.iter().enumerate().map(merge).collect()
-    }
-
-    fn check_count(&self, states: &[ScopeState]) -> Result<(), ScopeStateError> {
-        let (expected, found) = (self.scopes.len(), states.len());
-        if found == expected {
-            Ok(())
-        } else {
-            Err(ScopeStateError::Count { expected, found })
-        }
     }
 }
 

@@ -2,10 +2,10 @@
 
 use crate::codec::cpu::Kernels;
 use crate::codec::draft::Draft;
-use crate::codec::encode::{Budget, ChunkOptions, EncodeError, Encoded, look_at};
+use crate::codec::encode::{Budget, ChunkOptions, Encoded, accumulate, look_at};
 use crate::codec::given::Given;
 use crate::codec::ranges::{Chunk, ChunkCoding};
-use crate::codec::{Unit, dense};
+use crate::codec::{Dense, Unit, dense};
 use std::ops::Range;
 
 /// A chunk that a thread has taken through the fused pass, or all of one that is dense.
@@ -13,9 +13,21 @@ pub(super) struct Slot {
     pub(super) draft: Draft,
     pub(super) chunk: usize,
     pub(super) unit: Option<Unit>,
-    /// What a dense chunk came to.
-    pub(super) whole: Option<Encoded>,
     pub(super) budgets: (usize, usize),
+    pub(super) aim: Aim,
+    /// What a dense chunk came to, if it is to be sent.
+    whole: Option<Encoded>,
+    /// What a dense chunk dropped, if it may be kept.
+    dropped: u32,
+}
+
+/// What becomes of a chunk in the second stage.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Aim {
+    Send,
+    Keep,
+    /// It is not known yet: its turn has not come.
+    Either,
 }
 
 impl Slot {
@@ -24,8 +36,10 @@ impl Slot {
             draft: Draft::with_room(elements),
             chunk: 0,
             unit: None,
-            whole: None,
             budgets: (0, 0),
+            aim: Aim::Send,
+            whole: None,
+            dropped: 0,
         }
     }
 
@@ -37,59 +51,53 @@ impl Slot {
         residual: &mut [f32],
         update: Given<'_>,
     ) {
-        self.whole = None;
+        (self.whole, self.dropped) = (None, 0);
         self.draft.payload_mut().clear();
         let mut update = update.cursor();
         update.skip(chunk.elements.start);
-        match (chunk.coding, self.unit) {
-            (ChunkCoding::Threshold(_), Some(unit)) => {
-                let (least, most) = self.budgets;
+        match (chunk.coding, self.unit, self.aim) {
+            (ChunkCoding::Threshold(_), Some(unit), aim) => {
+                let (least, most) = match aim {
+                    Aim::Send => self.budgets,
+                    Aim::Keep => (0, 0),
+                    Aim::Either => (0, self.budgets.1),
+                };
                 self.draft
                     .fill(kernels, residual, update, unit, least..=most);
             }
-            (ChunkCoding::Dense(number), _) => {
+            (ChunkCoding::Dense(number), _, Aim::Send) => {
                 let out = self.draft.payload_mut();
                 self.whole = Some(dense::encode(kernels, residual, update, number, out));
             }
-            (ChunkCoding::Threshold(_), None) => {}
+            // What goes out as bf16 cannot be had back to the bit: that waits for its turn.
+            (ChunkCoding::Dense(_), ..) | (ChunkCoding::Threshold(_), None, _) => {
+                self.dropped = accumulate(kernels, residual, update);
+            }
         }
     }
 
-    /// Adds an update to the residual and nothing else: a draft without hits.
-    pub(super) fn accumulate(
+    /// The second stage of a chunk of values.
+    pub(super) fn send_whole(
         &mut self,
         kernels: Kernels,
         residual: &mut [f32],
-        start: usize,
-        update: Given<'_>,
-    ) {
-        self.whole = None;
-        self.unit = None;
-        self.draft.payload_mut().clear();
-        let mut update = update.cursor();
-        update.skip(start);
-        self.draft
-            .fill(kernels, residual, update, any_unit(), 0..=0);
+        number: Dense,
+    ) -> Encoded {
+        if let Some(whole) = self.whole {
+            return whole;
+        }
+        let in_residual = Given::InResidual.cursor();
+        let out = self.draft.payload_mut();
+        let encoded = dense::encode(kernels, residual, in_residual, number, out);
+        Encoded {
+            dropped: encoded.dropped + self.dropped,
+            ..encoded
+        }
     }
 
-    /// Puts everything that the first stage took out of the residual back into it.
-    pub(super) fn put_back(
-        &mut self,
-        kernels: Kernels,
-        coding: ChunkCoding,
-        residual: &mut [f32],
-    ) -> Result<Encoded, EncodeError> {
-        if let (Some(whole), ChunkCoding::Dense(number)) = (self.whole, coding) {
-            let encoded = whole;
-            kernels.apply_dense(number, self.draft.payload(), 1.0, residual);
-            let (residual_max, residual_l1) = look_at(residual);
-            return Ok(Encoded {
-                residual_max,
-                residual_l1,
-                ..encoded
-            });
-        }
-        let unit = self.unit.unwrap_or_else(any_unit);
+    /// The second stage of a chunk that is not sent after all: all that the first one took comes back. How many elements
+    /// were dropped, and the look at the residual.
+    pub(super) fn keep(&mut self, kernels: Kernels, residual: &mut [f32]) -> (u32, f32, f64) {
         let nothing = ChunkOptions {
             clip: None,
             budget: Some(Budget {
@@ -97,13 +105,18 @@ impl Slot {
                 start: 0,
             }),
         };
-        Ok(self.draft.finish(kernels, residual, unit, &nothing))
+        match self.unit {
+            Some(unit) => {
+                let kept = self.draft.finish(kernels, residual, unit, &nothing);
+                self.draft.payload_mut().clear();
+                (kept.dropped, kept.residual_max, kept.residual_l1)
+            }
+            None => {
+                let (most, l1) = look_at(residual);
+                (self.dropped, most, l1)
+            }
+        }
     }
-}
-
-/// A unit for drafts without hits.
-fn any_unit() -> Unit {
-    Unit::new(1.0, 1.0).expect("powers of two are units")
 }
 
 /// A slice whose parts several threads may borrow, if the parts do not overlap.

@@ -1,7 +1,8 @@
 //! Residual and velocity, as a saved state has them.
 
 use super::Encoder;
-use crate::codec::encode::EncodeError;
+use crate::codec::canon;
+use thiserror::Error;
 
 impl Encoder {
     /// The momentum memory's velocity, by element; `None` without such a memory.
@@ -10,26 +11,28 @@ impl Encoder {
         self.memory.as_ref().map(|memory| memory.velocity())
     }
 
-    /// Goes on from this residual and this velocity.
+    /// Goes on from this residual and, with a momentum memory, this velocity. They may come from a damaged file.
     ///
     /// # Errors
-    /// [`EncodeError::Lengths`] when either has another length than it should; nothing has changed then.
+    /// [`VectorsError`]; nothing has changed then.
     pub fn restore_vectors(
         &mut self,
         residual: &[f32],
         velocity: Option<&[f32]>,
-    ) -> Result<(), EncodeError> {
-        let lengths = |expected: usize, found: usize| {
-            if expected == found {
-                Ok(())
-            } else {
-                Err(EncodeError::Lengths { expected, found })
-            }
-        };
-        lengths(self.elements(), residual.len())?;
-        let of_memory = self.velocity().map_or(0, <[f32]>::len);
-        lengths(of_memory, velocity.map_or(0, <[f32]>::len))?;
+    ) -> Result<(), VectorsError> {
+        if self.is_open() {
+            return Err(VectorsError::Open);
+        }
+        let expected = self.memory.is_some();
+        if velocity.is_some() != expected {
+            return Err(VectorsError::Velocity { expected });
+        }
+        check("residual", self.elements(), residual)?;
+        if let Some(velocity) = velocity {
+            check("velocity", self.elements(), velocity)?;
+        }
         self.residual.copy_from_slice(residual);
+        self.touched = false;
         if let (Some(memory), Some(velocity)) = (&mut self.memory, velocity) {
             memory.velocity_mut().copy_from_slice(velocity);
         }
@@ -38,6 +41,62 @@ impl Encoder {
 
     /// Whether a step has begun and not ended.
     pub(crate) fn is_open(&self) -> bool {
-        self.next.is_some()
+        self.next.is_some() || self.stream.is_open()
     }
+}
+
+fn check(what: &'static str, expected: usize, vector: &[f32]) -> Result<(), VectorsError> {
+    let found = vector.len();
+    if found != expected {
+        return Err(VectorsError::Length {
+            what,
+            expected,
+            found,
+        });
+    }
+    let is_right = |x: f32| x.is_finite() && canon(x).to_bits() == x.to_bits();
+    match vector.iter().position(|&x| !is_right(x)) {
+        None => Ok(()),
+        Some(element) => Err(VectorsError::Value {
+            what,
+            element,
+            found: vector[element],
+        }),
+    }
+}
+
+/// Why an encoder cannot go on from saved vectors.
+#[derive(Clone, Copy, Debug, Error, PartialEq)]
+pub enum VectorsError {
+    /// A step is under way.
+    #[error("a step has begun and not ended")]
+    Open,
+    /// A velocity without a momentum memory, or none with one.
+    #[error("a velocity: expected {expected}, found {}", !expected)]
+    Velocity {
+        /// Whether there should be one.
+        expected: bool,
+    },
+    /// Another length than the vector.
+    #[error("a {what} of {found} elements; the vector has {expected}")]
+    Length {
+        /// Which of the two.
+        what: &'static str,
+        /// The vector's elements.
+        expected: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// A number that no encoder leaves.
+    #[error(
+        "element {element} of the {what} is {found:e}; it must be finite, and neither subnormal nor -0"
+    )]
+    Value {
+        /// Which of the two.
+        what: &'static str,
+        /// The element.
+        element: usize,
+        /// The number.
+        found: f32,
+    },
 }

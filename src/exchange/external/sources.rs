@@ -68,7 +68,7 @@ impl Exchange {
     pub fn attach(&mut self, source: impl UpdateSource + 'static) -> Result<usize, Error> {
         self.check_length("an external source", source.elements())?;
         match self.schedule {
-            Schedule::Lockstep | Schedule::Bypass(_) => {}
+            Schedule::Lockstep | Schedule::Streamed | Schedule::Bypass(_) => {}
             other => {
                 return Err(Error::Invalid {
                     what: "schedule of an exchange with external updates",
