@@ -5,7 +5,7 @@
 
 mod world;
 
-use gradring::codec::BLOCK;
+use gradring::codec::{BLOCK, cut8};
 use gradring::shm::layout::{DEFAULT_RING_CAPACITY, MIN_RING_CAPACITY};
 use gradring::shm::life::{Life, look};
 use gradring::shm::ring::{Consumer, Producer};
