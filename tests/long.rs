@@ -2,6 +2,8 @@
 //! has, however it is held up, and wherever positions and numbers begin.
 #![allow(unreachable_pub, reason = "its modules are shared with other tests")]
 
+#[path = "long/conservation.rs"]
+mod conservation;
 #[path = "long/plan.rs"]
 mod plan;
 #[path = "plain/random.rs"]
@@ -70,6 +72,11 @@ fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
 fn replica() {
     let Some(case) = world::case() else { return };
     let replica = Replica::join().expect("joins");
+    match case.as_str() {
+        "books" => return conservation::books(&replica),
+        "dyadic" => return conservation::dyadic(&replica),
+        _ => {}
+    }
     let schedules: String = variable("SCHEDULES").expect("the test sets it");
     let schedules: Vec<Schedule> = schedules
         .split(' ')
@@ -165,6 +172,13 @@ fn setup(run: &Run<'_>, cores: usize) -> Setup {
         cores,
         wrapper,
         environment: run.environment(),
+        ..Setup::default()
+    }
+}
+
+fn setup_of(environment: Vec<(String, String)>) -> Setup {
+    Setup {
+        environment,
         ..Setup::default()
     }
 }
