@@ -333,7 +333,7 @@ fn other_steps() {
                     };
                     encoder.begin(number, given).unwrap();
                     for visit in 0..encoder.chunks() {
-                        if (visit as u64 + number) % 3 == 0 {
+                        if (visit as u64 + number).is_multiple_of(3) {
                             encoder.accumulate(visit, given).unwrap();
                         } else {
                             let message = encoder.encode(visit, given).unwrap();

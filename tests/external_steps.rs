@@ -6,7 +6,9 @@ mod world;
 
 use gradring::codec::canon;
 use gradring::exchange::external::{ExternalUpdate, QueueSender, SourceError, UpdateSource, queue};
-use gradring::{Dense, Error, Exchange, Fixed, NamedRange, Reduction, Replica, parameter_hash};
+use gradring::{
+    Bypass, Dense, Error, Exchange, Fixed, NamedRange, Reduction, Replica, parameter_hash,
+};
 use random::Random;
 use world::{Setup, World, tell};
 
@@ -125,11 +127,17 @@ fn replica() {
     let replica = Replica::join().expect("joins");
     let rank = replica.rank();
     let reduction = match case.as_str() {
-        "mean" => Reduction::Mean,
-        "sum" => Reduction::Sum,
+        "mean" | "bypassed mean" => Reduction::Mean,
+        "sum" | "streamed sum" => Reduction::Sum,
         other => panic!("no case {other}"),
     };
-    let mut exchange = Exchange::builder(LENGTH)
+    let builder = Exchange::builder(LENGTH);
+    let builder = match case.as_str() {
+        "streamed sum" => builder.streamed(),
+        "bypassed mean" => builder.bypass(Bypass::Encoded),
+        _ => builder,
+    };
+    let mut exchange = builder
         .reduction(reduction)
         .policy(Fixed::new(1.0).expect("a threshold"))
         .ranges([
@@ -201,4 +209,7 @@ fn external_updates_come_behind_all_ranks_by_rank_and_number_on_every_replica() 
         ..Setup::default()
     };
     all_hold("sum", 3, Reduction::Sum, &small);
+    all_hold("streamed sum", 3, Reduction::Sum, &small);
+    all_hold("streamed sum", 2, Reduction::Sum, &Setup::default());
+    all_hold("bypassed mean", 1, Reduction::Mean, &Setup::default());
 }

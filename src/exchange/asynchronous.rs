@@ -188,7 +188,8 @@ impl Step<'_> {
         let shared = self.port.shared;
         let others = (0..shared.world_size).filter(|&rank| rank != shared.rank);
         let paces = others.filter(|&rank| !shared.has_left(rank));
-        match slowest(paces.map(|rank| (rank, shared.segment.rank(rank).pace.get()))) {
+        let number = self.port.wait.number;
+        match slowest(paces.map(|rank| (rank, shared.pace_of(rank, number)))) {
             Some((rank, least)) => (steps.saturating_sub(least), Some(rank)),
             None => (0, None),
         }

@@ -1,4 +1,25 @@
 //! A step: every replica gives an update, or none, and gets the reduced sum.
+//!
+//! It does the work of Deeplearning4j's `EncodedGradientsAccumulator` and mends what is wrong with it:
+//!
+//! | there | here |
+//! |---|---|
+//! | threads sleep a millisecond and look again, four times a step | a spin, then a futex: a hand-over takes less than a microsecond |
+//! | no time limit; an interrupt is swallowed | every wait has a deadline and ends when somebody dies or aborts |
+//! | only the accumulator's own exceptions are shared; a worker that fails elsewhere leaves the others spinning | a panic, an exit, a kill of any replica is an error with its rank on all |
+//! | failures are looked for in the order of the workers | whoever waits looks at all |
+//! | a lock that an exception leaves locked | nothing on the way of a record is locked |
+//! | after an exception the next `fit` hangs | the run is over, says so from every call, and can be started anew |
+//! | each message is copied for every worker, idle ones too | one copy in the producer's ring, read by all |
+//! | every message is decoded into a zeroed vector, which is subtracted whole | hits go straight into the parameters |
+//! | messages come in different orders, and replicas drift apart unseen | one order everywhere; replicas compare hashes |
+//! | three to five passes over the vector a step | one |
+//! | an atomic increment for each hit | none |
+//! | buffers whose size must be guessed | rings whose size does not depend on the model |
+//! | a sum, whatever the number of workers | [`Reduction`]: mean or sum |
+//! | residuals, thresholds and modes are lost with each `fit` | an [`Exchange`] keeps them, and is a [`State`](crate::checkpoint::State); [`flush`](Exchange::flush) sends them |
+//! | infinities freeze weights silently | they are left out and reported ([`Error::NonFinite`]) |
+//! | a wrong header writes out of bounds | every field is checked before it is used |
 
 mod asynchronous;
 mod bypass;
@@ -45,7 +66,7 @@ use std::time::Instant;
 use taking::Taking;
 use uncompressed::Sums;
 
-/// One model's compressed exchange of updates, in lockstep.
+/// One model's exchange of updates: in lockstep and compressed, unless its [`Builder`] says otherwise.
 ///
 /// Every replica makes its exchanges in the same order and with the same settings ([`Exchange::builder`]), begins with
 /// [`start`](Self::start), and then steps. What a step does not send stays in the residual and is sent later: nothing is

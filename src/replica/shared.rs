@@ -9,7 +9,7 @@ use super::wait::Wait;
 use crate::shm::barrier::Ticket;
 use crate::shm::crash::{self, Point};
 use crate::shm::life::Keeper;
-use crate::shm::pace::Pace;
+use crate::shm::pace::{Pace, Seen};
 use crate::shm::poison::Verdict;
 use crate::shm::ring::{Consumer, Producer};
 use crate::shm::seat::Seated;
@@ -253,12 +253,26 @@ impl Shared {
         &self.segment.rank(self.rank).pace
     }
 
-    /// Says that this rank is inside an operation: nobody waits for its next asynchronous step.
+    /// Says that this rank is inside the operation that it has announced: those who are not in it yet do not wait for its
+    /// next asynchronous step.
     fn go_away(&self, engine: &mut Engine, steps: u64) {
         if engine.paced {
             engine.away = true;
             self.pace().away(steps);
             self.segment.bells().ring();
+        }
+    }
+
+    /// The pace of `rank` as it counts for one that is outside of operations and has finished number `number`.
+    ///
+    /// In an operation that this rank has finished too, `rank` needs nothing more from it: it is on its way to its next
+    /// step, and counts. In a later one it may be waiting for this very rank.
+    pub(crate) fn pace_of(&self, rank: usize, number: u64) -> Seen {
+        let lines = self.segment.rank(rank);
+        let seen = lines.pace.get();
+        Seen {
+            stepping: seen.stepping || !has_come(lines, number + 1),
+            ..seen
         }
     }
 
@@ -324,13 +338,6 @@ impl Shared {
     }
 
     fn enter_now(&self, engine: &mut Engine, wait: Wait<'_>) {
-        // What comes after a rank's marker belongs to the time after this settle.
-        let steps = if wait.operation.kind == Kind::Settle {
-            0
-        } else {
-            engine.steps
-        };
-        self.go_away(engine, steps);
         engine.number += 1;
         self.current
             .store(engine.number, std::sync::atomic::Ordering::Relaxed);
@@ -340,6 +347,13 @@ impl Shared {
             &wait.operation,
             wait.flags,
         );
+        // What comes after a rank's marker belongs to the time after this settle.
+        let steps = if wait.operation.kind == Kind::Settle {
+            0
+        } else {
+            engine.steps
+        };
+        self.go_away(engine, steps);
         crash::point(Point::Announced);
     }
 

@@ -1,9 +1,10 @@
 //! A rank's pace: how many asynchronous steps it has made since the last settle, and whether it is stepping at all.
 //!
 //! Nobody may be far ahead of the slowest rank that is stepping. One that is inside an operation, or in the end of its
-//! epoch, is not: it may be waiting for the very rank that would wait for it.
+//! epoch, is not: it may be waiting for the very rank that would wait for it. (Of operations that both have been in
+//! nobody waits for anybody any more.)
 
-use super::sync::{AtomicU64, Ordering, Site, mutant};
+use super::sync::{AtomicU64, Ordering, Site, mutant, ord};
 
 /// What a rank's word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,10 +19,11 @@ pub struct Seen {
 ///
 /// | writer | reader | ordering | model |
 /// |---|---|---|---|
-/// | its rank | everybody | Relaxed; who waits for a change is woken by the [bells](super::bell) | 19 |
+/// | its rank | everybody | store Release, load Acquire; who waits for a change is woken by the [bells](super::bell) | 19 |
 ///
-/// No data hangs on the count. That a rank has gone into a settle is stored before its marker is published, so whoever
-/// has taken the marker never sees a count of the time before.
+/// Whoever sees that a rank has gone into an operation also sees which one: it is announced before. That it has gone into
+/// a settle is stored before its marker is published, so whoever has taken the marker never sees a count of the time
+/// before.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), repr(transparent))]
 pub struct Pace(AtomicU64);
@@ -35,21 +37,24 @@ impl Pace {
     /// The rank has made so many steps and goes on to the next one.
     #[inline]
     pub fn stepping(&self, steps: u64) {
-        self.0.store(steps << 1 | 1, Ordering::Relaxed);
+        self.0
+            .store(steps << 1 | 1, ord(Site::PaceStore, Ordering::Release));
     }
 
-    /// The rank goes into an operation. Others may wait for that: ring the bells.
+    /// The rank goes into an operation, which it has announced. Others may wait for that: ring the bells.
     #[inline]
     pub fn away(&self, steps: u64) {
         if !mutant(Site::AwayForgotten) {
-            self.0.store(steps << 1, Ordering::Relaxed);
+            // Release: publishes the announcement. Pairs with the load in `get`.
+            self.0
+                .store(steps << 1, ord(Site::PaceStore, Ordering::Release));
         }
     }
 
-    /// One Relaxed load.
+    /// One Acquire load.
     #[inline]
     pub fn get(&self) -> Seen {
-        let word = self.0.load(Ordering::Relaxed);
+        let word = self.0.load(ord(Site::PaceLoad, Ordering::Acquire));
         Seen {
             steps: word >> 1,
             stepping: word & 1 != 0,

@@ -76,6 +76,10 @@ pub enum Site {
     MusterFence,
     /// Ring: the producer passes a consumer that has not left.
     PassesReader,
+    /// Pace: a rank's store of its word.
+    PaceStore,
+    /// Pace: what others load.
+    PaceLoad,
     /// Pace: a rank that goes into an operation does not say so.
     AwayForgotten,
     /// Progress: the publisher waits for room and does not take meanwhile.

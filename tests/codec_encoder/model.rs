@@ -249,7 +249,12 @@ impl Model {
                     let of_scope = |&&at: &&usize| self.chunks[at].2 == Some(number);
                     let first = *complete.iter().find(of_scope).unwrap();
                     let range = self.chunks[first].0.clone();
-                    sample_of(&[range.clone()], &sums, wanted.min(range.len()), step)
+                    sample_of(
+                        std::slice::from_ref(&range),
+                        &sums,
+                        wanted.min(range.len()),
+                        step,
+                    )
                 }
             };
             scope.choose(step, &sample);

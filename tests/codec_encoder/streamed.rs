@@ -337,7 +337,7 @@ fn what_does_not_belong_in_a_streamed_step_is_refused_and_changes_nothing() {
         if pushed.is_err() {
             assert!((seen(encoder), complete.clone()) == before, "{pushed:?}");
         }
-        pushed.map(|()| complete.drain(..).collect::<Vec<usize>>())
+        pushed.map(|()| std::mem::take(&mut complete))
     };
     assert_eq!(push(&mut encoder, 0..1, 1), Err(EncodeError::NotStreamed));
     assert_eq!(

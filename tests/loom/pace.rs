@@ -4,8 +4,8 @@ use crate::run::{DEADLOCK, Memory, RACE, check_reaching, notices, reached, send,
 use gradring::shm::bell::{Asleep, Bells};
 use gradring::shm::pace::{Pace, slowest};
 use gradring::shm::ring::{Consumer, Producer};
-use gradring::shm::sync::Ordering::Relaxed;
-use gradring::shm::sync::{Futex, Padded, Site, mutate, weaken};
+use gradring::shm::sync::Ordering::{Acquire, Relaxed, Release};
+use gradring::shm::sync::{AtomicU64, Futex, Padded, Site, mutate, weaken};
 use loom::thread;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,9 @@ const SLEPT: &str = "the rank ahead slept";
 const NO_SLEEP: &str = "the rank ahead had no need to sleep";
 const TAKEN: &str = "the marker was taken";
 const NOT_YET: &str = "the marker had not come";
+const STILL_STEPPING: &str = "the rank had not gone";
+const GONE: &str = "the rank had gone";
+const UNKNOWN: &str = "gone into an unknown operation";
 const OLD: &str = "a count of the time before the settle";
 
 /// How a rank lets the one ahead of it go on.
@@ -91,6 +94,57 @@ fn a_rank_that_settles() {
         }
     }
     settles.join().expect("loom reports a panic itself");
+}
+
+/// A rank announces an operation and goes into it; whoever sees that it has gone must see into which one.
+fn a_rank_that_goes_into_an_operation() {
+    let shared = Arc::new((Pace::new(), AtomicU64::new(6)));
+    shared.0.stepping(3);
+    let goes = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            shared.1.store(7, Release);
+            shared.0.away(0);
+        })
+    };
+    for _ in 0..2 {
+        let seen = shared.0.get();
+        if seen.stepping {
+            assert_eq!(seen.steps, 3);
+            reached(STILL_STEPPING);
+        } else {
+            assert_eq!(shared.1.load(Acquire), 7, "{UNKNOWN}");
+            reached(GONE);
+        }
+    }
+    goes.join().expect("loom reports a panic itself");
+}
+
+#[test]
+fn a_rank_that_has_gone_away_has_said_where_to() {
+    check_reaching(4, &[STILL_STEPPING, GONE], || {
+        a_rank_that_goes_into_an_operation();
+    });
+}
+
+#[test]
+fn going_away_without_ordering_is_noticed() {
+    notices(
+        || weaken(Site::PaceStore, Relaxed),
+        UNKNOWN,
+        2,
+        a_rank_that_goes_into_an_operation,
+    );
+}
+
+#[test]
+fn a_pace_read_without_ordering_is_noticed() {
+    notices(
+        || weaken(Site::PaceLoad, Relaxed),
+        UNKNOWN,
+        2,
+        a_rank_that_goes_into_an_operation,
+    );
 }
 
 #[test]
