@@ -102,6 +102,7 @@ fn replica() {
     let rank = replica.rank();
     let operation = variable("OPERATION");
     match case.as_str() {
+        "apart" => report(&crashes::apart(&replica)),
         "until error" => report(&until_error(&replica, &operation)),
         "big victim" => {
             let mut memory = vec![0_u8; if rank == 1 { 512 << 20 } else { 1 }];

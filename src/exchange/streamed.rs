@@ -17,6 +17,7 @@ use crate::replica::record::Record;
 use crate::replica::shared::{Engine, Shared};
 use crate::replica::wait::Wait;
 use crate::replica::{Cause, Error, Kind, Operation};
+use crate::shm::crash::{self, Point};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -263,6 +264,7 @@ impl OpenStep<'_> {
         let shared = Arc::clone(&self.exchange.shared);
         let engine = &mut *shared.engine();
         let wait = self.enter(&shared, engine)?;
+        crash::point(Point::PartsOut);
         let updates = std::mem::take(&mut self.updates);
         let layout = self.exchange.encoder.layout();
         // Local errors have left the step open; from here on whatever fails ends the run.

@@ -34,6 +34,8 @@ pub enum Point {
     StepOut = 12,
     /// A rank's first marker of a settle is taken: when it is the last one, the parameters are not yet on their way.
     MarkerTaken = 13,
+    /// A streamed step is about to be finished: what fitted is out, nothing is taken.
+    PartsOut = 14,
 }
 
 /// Kills this process if a test wants it to end here.
@@ -56,7 +58,7 @@ mod armed {
     static LEFT: AtomicU32 = AtomicU32::new(0);
     const UNREAD: u32 = u32::MAX;
 
-    const NAMES: [(&str, Point); 13] = [
+    const NAMES: [(&str, Point); 14] = [
         ("claimed", Point::Claimed),
         ("alive", Point::Alive),
         ("frame-written", Point::FrameWritten),
@@ -70,6 +72,7 @@ mod armed {
         ("folded", Point::Folded),
         ("step-out", Point::StepOut),
         ("marker-taken", Point::MarkerTaken),
+        ("parts-out", Point::PartsOut),
     ];
 
     pub(super) fn check(here: Point) {

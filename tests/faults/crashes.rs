@@ -1,10 +1,10 @@
 //! A replica that dies at a chosen moment of every schedule and operation.
 
-use super::schedules::OPERATIONS;
-use super::world::{PATIENCE, Setup, World};
-use super::{crashes, setup, survivors_say};
-use gradring::Replica;
+use super::schedules::{Doing, OPERATIONS};
+use super::world::{PATIENCE, World, tell};
+use super::{setup, survivors_say};
 use gradring::shm::life::{Life, look};
+use gradring::{Error, Replica};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,13 @@ fn points(operation: &str) -> &'static [&'static str] {
             "frame-read",
             "step-out",
             "marker-taken",
+        ],
+        "streamed" | "streamed onto a sum" | "streamed without data" => &[
+            "announced",
+            "frame-written",
+            "tail-stored",
+            "frame-read",
+            "parts-out",
         ],
         "check" => &["announced", "value-written"],
         "long broadcast" => &["announced", "frame-read"],
@@ -133,4 +140,35 @@ fn the_last_one_alive_has_the_error_in_every_schedule() {
         let error = world.replicas[2].hear("error");
         assert!(error.starts_with("error died"), "{operation}: {error}");
     }
+}
+
+#[test]
+fn a_death_reaches_replicas_that_wait_in_different_operations() {
+    // Rank 1 has made one asynchronous step and makes no more; rank 0 waits for it in a settle, rank 2 with its next step.
+    let mut world = World::with("apart", 3, &setup(""));
+    world.replicas[1].hear("stops");
+    world.replicas[1].wait_for_stop();
+    for rank in [0, 2] {
+        world.replicas[rank].hear("comes");
+    }
+    let end = Instant::now() + PATIENCE;
+    let pace = |rank: usize| world.segment.rank(rank).pace.get();
+    while pace(0).stepping || pace(2).steps < 3 {
+        assert!(Instant::now() < end, "{:?} {:?}", pace(0), pace(2));
+        std::thread::yield_now();
+    }
+    world.replicas[1].signal(Signal::SIGKILL);
+    let died = death(&world, 1);
+    errors_of_others(&mut world, 1, "died 1");
+    println!("both had the error after {:?}", died.elapsed());
+    survivors_say(&world.finish(), 1, "died 1");
+}
+
+/// What the ranks of the test above do; the error with which it ends.
+pub(crate) fn apart(replica: &Replica) -> Error {
+    let ended = Doing::new(replica, "settle").and_then(|mut doing| {
+        tell("comes");
+        doing.apart()
+    });
+    ended.expect_err("rank 1 dies")
 }

@@ -1,5 +1,6 @@
 //! Every schedule and operation, over and over until an error ends the run.
 
+use gradring::codec::Apply;
 use gradring::exchange::Builder;
 use gradring::exchange::external::{ExternalUpdate, QueueSender, queue};
 use gradring::{
@@ -7,15 +8,18 @@ use gradring::{
 };
 
 /// Elements: several chunks of each kind, and long enough to be reduced in slices.
-pub const LENGTH: usize = 120_000;
+pub(crate) const LENGTH: usize = 120_000;
 
 /// All that can be done over and over.
-pub const OPERATIONS: [&str; 19] = [
+pub(crate) const OPERATIONS: [&str; 22] = [
     "lockstep",
     "lockstep onto a sum",
     "without data",
     "nobody has data",
     "in place",
+    "streamed",
+    "streamed onto a sum",
+    "streamed without data",
     "flush",
     "external",
     "lockstep finish_epoch",
@@ -61,6 +65,7 @@ fn builder(operation: &str) -> Builder {
         "uncompressed bf16" => Exchange::builder(LENGTH).uncompressed(Dense::Bf16),
         "asynchronous" | "asynchronous without data" => asynchronous(20),
         "settle" | "asynchronous finish_epoch" => asynchronous(1000),
+        "streamed" | "streamed onto a sum" | "streamed without data" => compressed().streamed(),
         _ => compressed(),
     }
 }
@@ -73,7 +78,7 @@ fn length(operation: &str) -> usize {
 }
 
 /// What one operation needs.
-pub struct Doing {
+pub(crate) struct Doing {
     replica: Replica,
     operation: String,
     exchange: Exchange,
@@ -84,7 +89,7 @@ pub struct Doing {
 }
 
 impl Doing {
-    pub fn new(replica: &Replica, operation: &str) -> Result<Self, Error> {
+    pub(crate) fn new(replica: &Replica, operation: &str) -> Result<Self, Error> {
         let length = length(operation);
         let mut exchange = builder(operation).check_every(1).build(replica)?;
         let mut sender = None;
@@ -107,12 +112,42 @@ impl Doing {
         })
     }
 
+    /// A streamed step, of two parts a chunk, those of the last chunks first.
+    fn stream(&mut self, apply: Apply) -> Result<Report, Error> {
+        let mut step = match apply {
+            Apply::Subtract => self.exchange.begin()?,
+            Apply::Add => self.exchange.begin_all_reduce()?,
+        };
+        let parts = self.update.chunks(7_000).enumerate();
+        for (at, part) in parts.collect::<Vec<_>>().into_iter().rev() {
+            let start = 7_000 * at;
+            step.push(start..start + part.len(), part)?;
+        }
+        step.finish(&mut self.parameters)
+    }
+
     fn step(&mut self) -> Result<Report, Error> {
         self.exchange.step(Some(&self.update), &mut self.parameters)
     }
 
+    /// Asynchronous steps until all ranks wait, each elsewhere: rank 1 is stopped, rank 0 settles, rank 2 goes on.
+    pub(crate) fn apart(&mut self) -> Result<(), Error> {
+        self.step()?;
+        match self.replica.rank() {
+            0 => self.exchange.settle(&mut self.parameters).map(drop),
+            1 => {
+                super::tell("stops");
+                nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP).expect("it stops");
+                Ok(())
+            }
+            _ => loop {
+                self.step()?;
+            },
+        }
+    }
+
     /// Does it once more.
-    pub fn once(&mut self) -> Result<(), Error> {
+    pub(crate) fn once(&mut self) -> Result<(), Error> {
         let rank = self.replica.rank();
         self.turn += 1;
         let steps = (self.turn + rank) % 4;
@@ -128,7 +163,13 @@ impl Doing {
             }
             "without data" if rank == 0 => self.step().map(drop),
             "asynchronous without data" if rank != 1 => self.step().map(drop),
-            "without data" | "nobody has data" | "asynchronous without data" => {
+            "streamed" => self.stream(Apply::Subtract).map(drop),
+            "streamed onto a sum" => self.stream(Apply::Add).map(drop),
+            "streamed without data" if rank != 1 => self.stream(Apply::Subtract).map(drop),
+            "streamed without data"
+            | "without data"
+            | "nobody has data"
+            | "asynchronous without data" => {
                 self.exchange.step(None, &mut self.parameters).map(drop)
             }
             "in place" => {
@@ -167,7 +208,7 @@ impl Doing {
 }
 
 /// Does it until an error ends the run; the error.
-pub fn until_error(replica: &Replica, operation: &str) -> Error {
+pub(crate) fn until_error(replica: &Replica, operation: &str) -> Error {
     let mut doing = match Doing::new(replica, operation) {
         Ok(doing) => doing,
         Err(error) => return error,

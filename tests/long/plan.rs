@@ -12,14 +12,17 @@ use half::{bf16, f16};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
     Lockstep,
+    /// Parts come in random order.
+    Streamed,
     Uncompressed(Dense),
     /// Its numbers are dyadic, so that the order in which records come changes nothing.
     Asynchronous,
 }
 
 impl Schedule {
-    pub const ALL: [Schedule; 4] = [
+    pub const ALL: [Schedule; 5] = [
         Schedule::Lockstep,
+        Schedule::Streamed,
         Schedule::Uncompressed(Dense::F32),
         Schedule::Uncompressed(Dense::Bf16),
         Schedule::Asynchronous,
@@ -27,7 +30,12 @@ impl Schedule {
 
     /// Whether external updates can be attached.
     fn has_sources(self) -> bool {
-        matches!(self, Schedule::Lockstep)
+        matches!(self, Schedule::Lockstep | Schedule::Streamed)
+    }
+
+    /// Whether an update may be in the residual already.
+    fn takes_residuals(self) -> bool {
+        self == Schedule::Lockstep
     }
 
     pub fn is_compressed(self) -> bool {
@@ -46,6 +54,9 @@ pub struct Model {
     policy: u64,
     pub clips: bool,
     pub remembers: bool,
+    /// Whether a limit may end a step's hits. Streamed, it is spent in the order in which chunks go out, which where a ring
+    /// does not hold two steps depends on the moment.
+    limits: bool,
     seed: u64,
 }
 
@@ -91,6 +102,7 @@ impl Model {
             policy: random.next(),
             clips: !is_dyadic && random.below(3) == 0,
             remembers,
+            limits: schedule != Schedule::Streamed || scale == 1,
             seed: random.next(),
         }
     }
@@ -109,10 +121,12 @@ impl Model {
             return Box::new(Fixed::new(DYADIC).expect("a threshold"));
         }
         let limit = random.coin().then(|| 1 + random.index(60));
+        let is_unlimited = !self.limits;
         macro_rules! limited {
             ($policy:expr) => {{
                 let policy = $policy;
                 match limit {
+                    _ if is_unlimited => Box::new(policy.without_limit()),
                     Some(hits) => Box::new(policy.with_limit(hits)),
                     None => Box::new(policy),
                 }
@@ -332,7 +346,9 @@ impl Plan {
                 };
             }
             (4, _) => return Event::Check { model },
-            (5, Schedule::Lockstep) => return Event::Flush { model, onto_sum },
+            (5, Schedule::Lockstep | Schedule::Streamed) => {
+                return Event::Flush { model, onto_sum };
+            }
             (_, Schedule::Asynchronous) => {
                 let steps = (0..self.world_size).map(|_| random.index(5));
                 return Event::Burst {
@@ -347,7 +363,7 @@ impl Plan {
         let nobody = random.below(50) == 0;
         let gives = (0..self.world_size).map(|_| {
             let number = random.one_of(&[Number::Single, Number::Half, Number::Bf16]);
-            let in_place = of.schedule.is_compressed() && !of.remembers && random.below(4) == 0;
+            let in_place = of.schedule.takes_residuals() && !of.remembers && random.below(4) == 0;
             let (skips, seed) = (random.below(20) < least, random.next());
             let form = match (in_place, random.coin()) {
                 (true, _) => Form {
@@ -378,6 +394,21 @@ impl Plan {
             external: external.collect(),
         }
     }
+}
+
+/// Parts that follow one another, cut as `seed` says, in an order that it says too.
+pub fn shuffled(seed: u64, length: usize) -> Vec<std::ops::Range<usize>> {
+    let mut start = 0;
+    let parts = cuts(seed, length).into_iter().map(|length| {
+        start += length;
+        start - length..start
+    });
+    let mut parts: Vec<_> = parts.collect();
+    let random = &mut Random(seed ^ 0x5EED);
+    for last in (1..parts.len()).rev() {
+        parts.swap(last, random.index(last + 1));
+    }
+    parts
 }
 
 /// Lengths of parts that `seed` cuts `length` into; some are empty.

@@ -1,6 +1,6 @@
 //! A replica that follows a plan.
 
-use super::plan::{Event, Form, Model, Number, Plan, Schedule, Shape, cuts};
+use super::plan::{Event, Form, Model, Number, Plan, Schedule, Shape, cuts, shuffled};
 use super::simulation::{burst_event, digest, subtract, whole};
 use gradring::checkpoint::State;
 use gradring::codec::{Given, Values};
@@ -24,6 +24,7 @@ fn build(model: &Model, rank: usize, replica: &Replica) -> Result<Exchange, Erro
         .path(model.path(rank));
     match model.schedule {
         Schedule::Lockstep => {}
+        Schedule::Streamed => builder = builder.streamed(),
         Schedule::Uncompressed(number) => return builder.uncompressed(number).build(replica),
         Schedule::Asynchronous => {
             builder = builder.asynchronous(Asynchronous {
@@ -150,6 +151,26 @@ impl Trained<'_> {
         }
     }
 
+    /// A streamed step of parts in random order.
+    fn stream(
+        &mut self,
+        update: &Owned,
+        seed: u64,
+        sum: Option<&mut [f32]>,
+    ) -> Result<bool, Error> {
+        let mut step = match sum {
+            Some(_) => self.exchange.begin_all_reduce()?,
+            None => self.exchange.begin()?,
+        };
+        for part in shuffled(seed, update.singles.len()) {
+            step.push(part.clone(), update.values(part.start, part.end))?;
+        }
+        went_on(match sum {
+            Some(sum) => step.finish(sum),
+            None => step.finish(&mut self.parameters),
+        })
+    }
+
     fn give(
         &mut self,
         given: Option<(Vec<f32>, Form)>,
@@ -166,6 +187,9 @@ impl Trained<'_> {
         }
         let owned = Owned::new(values, form.number);
         match form.shape {
+            Shape::Parts(seed) if self.model.schedule == Schedule::Streamed => {
+                self.stream(&owned, seed, sum)
+            }
             Shape::Parts(seed) => self.step(Some(&owned.parts(seed)), sum),
             _ => self.step(Some(&owned), sum),
         }

@@ -1,7 +1,7 @@
 //! One process, one thread, the plainest code: what every rank must hold after a plan's events.
 
-use super::plan::{Event, Form, Model, Number, Plan, Schedule, Shape};
-use gradring::codec::{Apply, Encoder, Path, Record, Unit, canon};
+use super::plan::{Event, Form, Model, Number, Plan, Schedule, Shape, shuffled};
+use gradring::codec::{Apply, Encoder, Message, Path, Record, Unit, canon};
 use gradring::exchange::external::ExternalUpdate;
 use gradring::{Dense, Reduction, parameter_hash};
 use half::bf16;
@@ -62,7 +62,7 @@ impl Simulated<'_> {
         &mut self,
         apply: Apply,
         target: &mut [f32],
-        updates: &[Option<Vec<f32>>],
+        updates: &[Option<(Form, Vec<f32>)>],
         numbers: Option<Dense>,
     ) {
         let giving = updates.iter().flatten().count();
@@ -77,21 +77,44 @@ impl Simulated<'_> {
             None => {
                 let x = |unit: f32, inverse: f32| canon(unit * inverse);
                 let inverse = self.inverse(giving);
+                let mut send = |encoder: &Encoder, message: Message| {
+                    let record = Record {
+                        format: message.format,
+                        hits: message.hits,
+                        elements: message.elements.len(),
+                        payload: encoder.payload(),
+                    };
+                    let x = x(message.unit.map_or(1.0, Unit::v), inverse);
+                    Path::Scalar
+                        .apply(&record, x, apply, &mut target[message.elements])
+                        .expect("an own record");
+                };
                 for (encoder, update) in self.encoders.iter_mut().zip(updates) {
-                    let Some(update) = update else { continue };
-                    encoder.begin(self.step, update).expect("one length");
-                    for visit in 0..encoder.chunks() {
-                        let message = encoder.encode(visit, update).expect("its turn");
-                        let record = Record {
-                            format: message.format,
-                            hits: message.hits,
-                            elements: message.elements.len(),
-                            payload: encoder.payload(),
+                    let Some((form, update)) = update else {
+                        continue;
+                    };
+                    if self.model.schedule == Schedule::Streamed {
+                        let parts = match form.shape {
+                            Shape::Parts(seed) => shuffled(seed, update.len()),
+                            _ => vec![0..update.len()],
                         };
-                        let x = x(message.unit.map_or(1.0, Unit::v), inverse);
-                        Path::Scalar
-                            .apply(&record, x, apply, &mut target[message.elements])
-                            .expect("an own record");
+                        encoder.begin_streamed(self.step).expect("no step is open");
+                        let mut complete = Vec::new();
+                        for part in parts {
+                            let values = &update[part.clone()];
+                            let before = complete.len();
+                            encoder.push(part, values, &mut complete).expect("once");
+                            for &chunk in &complete[before..] {
+                                let message = encoder.encode_complete(chunk).expect("whole");
+                                send(encoder, message);
+                            }
+                        }
+                    } else {
+                        encoder.begin(self.step, update).expect("one length");
+                        for visit in 0..encoder.chunks() {
+                            let message = encoder.encode(visit, update).expect("its turn");
+                            send(encoder, message);
+                        }
                     }
                     encoder.end().expect("all chunks");
                 }
@@ -117,7 +140,7 @@ impl Simulated<'_> {
         number: Dense,
         apply: Apply,
         target: &mut [f32],
-        updates: &[Option<Vec<f32>>],
+        updates: &[Option<(Form, Vec<f32>)>],
         giving: usize,
     ) {
         let round = |x: f32| match number {
@@ -126,7 +149,7 @@ impl Simulated<'_> {
         };
         let inverse = self.inverse(giving);
         for (i, p) in target.iter_mut().enumerate() {
-            let sum = updates.iter().flatten().fold(0.0_f32, |sum, update| {
+            let sum = updates.iter().flatten().fold(0.0_f32, |sum, (_, update)| {
                 let next = sum + canon(round(update[i]));
                 if next.is_finite() { canon(next) } else { sum }
             });
@@ -188,10 +211,10 @@ pub fn simulate(plan: &Plan, events: usize, every: usize, first_step: u64) -> Ve
                         one.send(rank, &one.model.external(seed));
                     }
                 }
-                let updates: Vec<Option<Vec<f32>>> = gives
+                let updates: Vec<Option<(Form, Vec<f32>)>> = gives
                     .iter()
                     .enumerate()
-                    .map(|(rank, form)| Some(one.model.update(rank, number, (*form)?)))
+                    .map(|(rank, form)| Some(((*form)?, one.model.update(rank, number, (*form)?))))
                     .collect();
                 let numbers = match one.model.schedule {
                     Schedule::Uncompressed(number) => Some(number),
