@@ -223,13 +223,8 @@ fn the_next_reduction_uses_the_same_memory_at_once() {
 }
 
 #[test]
-fn three_ranks_each_read_their_slice_only_after_everybodys_is_there() {
-    check_reaching(1, &[SLEPT], || ranks(3, 2, 1, 1));
-}
-
-#[test]
 fn three_ranks_reduce_twice_through_rings_of_two_frames() {
-    check_reaching(0, &[SLEPT], || ranks(3, 2, 1, 2));
+    check_reaching(1, &[SLEPT], || ranks(3, 2, 1, 2));
 }
 
 #[test]
