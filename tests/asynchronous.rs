@@ -5,7 +5,7 @@
 
 mod world;
 
-use gradring::codec::BLOCK;
+use gradring::codec::{BLOCK, cut8};
 use gradring::shm::layout::{DEFAULT_RING_CAPACITY, MIN_RING_CAPACITY};
 use gradring::shm::life::{Life, look};
 use gradring::shm::ring::{Consumer, Producer};
@@ -265,7 +265,7 @@ fn replica() {
             let mut settles = 0;
             for step in 0..25 {
                 let update = update(rank, step);
-                let gives = (step + rank) % 3 != 0;
+                let gives = !(step + rank).is_multiple_of(3);
                 if gives {
                     add(&mut given, &update);
                 }

@@ -187,7 +187,7 @@ fn kind(error: &Error) -> String {
 
 /// Which ranks give data in which step.
 fn gives_unevenly(rank: usize, step: usize) -> bool {
-    step % 3 == 0 || (rank + step) % 3 == 0
+    step.is_multiple_of(3) || (rank + step).is_multiple_of(3)
 }
 
 #[test]
@@ -503,7 +503,7 @@ fn replica() {
                 replica
                     .all_reduce(&mut vec![1.0_f32; length], Sum)
                     .expect("reduces");
-            } else if length % 2 == 0 {
+            } else if length.is_multiple_of(2) {
                 let mut exchange = build(&replica, length, Dense::F32, Reduction::Mean);
                 exchange.step(None, &mut vec![1.0; length]).expect("steps");
             } else {

@@ -48,8 +48,8 @@ pub use settle::SettleReport;
 pub use streamed::OpenStep;
 
 use crate::codec::{
-    Apply, DecodeError, EncodeError, Encoder, Given, Parameters, Path, ScopeState, ScopeStateError,
-    Update,
+    Apply, Chunk, DecodeError, EncodeError, Encoder, Given, Parameters, Path, ScopeState,
+    ScopeStateError, Update,
 };
 use crate::replica::Cause;
 use crate::replica::port::{Port, run};
@@ -304,6 +304,9 @@ impl Exchange {
         if let Some(found) = update.and_then(Given::elements) {
             self.check_length("the update", found)?;
         }
+        if let Some(Given::InResidual) = update {
+            self.check_in_residual()?;
+        }
         match self.schedule {
             Schedule::Asynchronous(settings) => self.step_asynchronously(settings, update, target),
             Schedule::Uncompressed(number) => self.step_uncompressed(number, update, target),
@@ -313,12 +316,50 @@ impl Exchange {
         }
     }
 
+    /// Refuses an update in the residual where it cannot be what is sent.
+    fn check_in_residual(&self) -> Result<(), Error> {
+        let found = match self.schedule {
+            Schedule::Streamed | Schedule::Uncompressed(_) | Schedule::Bypass(Bypass::Whole) => {
+                self.schedule.to_string()
+            }
+            _ if self.encoder.velocity().is_some() => "a momentum memory before it".into(),
+            _ => return Ok(()),
+        };
+        Err(Error::Invalid {
+            what: "an update in the residual",
+            expected: "an exchange that sends whole residuals as they are".into(),
+            found,
+        })
+    }
+
     /// What stands in the records of the next step.
     fn stamp(&self) -> Stamp {
         Stamp {
             exchange: self.index,
             step: self.step,
             hash: self.hash,
+        }
+    }
+
+    /// A step of which nothing has been taken.
+    fn taking<'a>(
+        &self,
+        layout: &'a [Chunk],
+        (target, apply): (&'a mut dyn Parameters, Apply),
+        report: Report,
+        port: Port<'a>,
+    ) -> Taking<'a> {
+        Taking {
+            stamp: self.stamp(),
+            reduction: self.reduction,
+            path: self.encoder.path(),
+            layout,
+            target,
+            apply,
+            heads: None,
+            dropped: vec![0; port.shared.world_size],
+            report,
+            port,
         }
     }
 
@@ -343,23 +384,12 @@ impl Exchange {
             self.encoder.begin(self.step, update).map_err(codec_error)?;
         }
         report.encode_ns = nanoseconds(entered);
-        let (stamp, path) = (self.stamp(), self.encoder.path());
+        let port = Port::new(&shared, engine, wait);
+        let taking = self.taking(&layout, (&mut *target.vector, target.apply), report, port);
+        let updates = self.sources.poll();
         let giving = match update {
             None => Giving::Nothing,
             Some(update) => Giving::Update(&mut self.encoder, update),
-        };
-        let updates = self.sources.poll();
-        let taking = Taking {
-            stamp,
-            reduction: self.reduction,
-            path,
-            layout: &layout,
-            target: &mut *target.vector,
-            apply: target.apply,
-            heads: None,
-            dropped: vec![0; shared.world_size],
-            report,
-            port: Port::new(&shared, engine, wait),
         };
         let taking = run_lockstep(&shared, taking, giving, &updates)?;
         let (mut report, dropped, agreed) = taking.ended();

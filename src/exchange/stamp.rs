@@ -28,7 +28,7 @@ impl Stamp {
         let hash = u8::from(self.hash.is_some()) * HAS_HASH;
         Record {
             chunk: chunk as u32,
-            flags: hash | u8::from(is_last) * IS_LAST,
+            flags: hash | (u8::from(is_last) * IS_LAST),
             frame: updates,
             hash: self.hash.unwrap_or(0),
             ..self.record(RecordKind::Step)

@@ -160,7 +160,7 @@ impl Taking<'_> {
     ) -> Result<bool, Error> {
         let wait = self.port.wait;
         let Chunk { elements, coding } = &self.layout[chunk];
-        let expected = self.expected(chunk, HAS_DATA | u8::from(is_last) * IS_LAST);
+        let expected = self.expected(chunk, HAS_DATA | (u8::from(is_last) * IS_LAST));
         let Some(heads) = &self.heads else {
             return Ok(false);
         };

@@ -250,7 +250,7 @@ impl<W: Work> Lists for Reduction<'_, W> {
         }
         let (cut, me, work) = (self.cut, self.port.shared.rank, &mut self.work);
         let gives = work.gives();
-        let flags = work.record().flags | u8::from(gives) * HAS_DATA;
+        let flags = work.record().flags | (u8::from(gives) * HAS_DATA);
         let (length, fits) = match self.phases.item(self.published) {
             Item::Contribution(chunk) => {
                 let elements = cut.elements(chunk);
@@ -351,7 +351,7 @@ impl<W: Work> Lists for Reduction<'_, W> {
         let expected = Record {
             kind: kind as u8,
             chunk: chunk as u32,
-            flags: u8::from(gives) * HAS_DATA | theirs.record.flags & HAS_HASH,
+            flags: (u8::from(gives) * HAS_DATA) | (theirs.record.flags & HAS_HASH),
             // What the rings and the port have compared.
             magic,
             version,
