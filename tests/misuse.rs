@@ -322,7 +322,7 @@ impl Parameters for Slow {
         self.0.len()
     }
     fn rest(&mut self, element: usize) -> &mut [f32] {
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(40));
         self.0.rest(element)
     }
 }
@@ -342,7 +342,7 @@ fn slow_to_apply(replica: &Replica) {
     let mut parameters = vec![0.0_f32; length];
     if replica.rank() == 0 {
         let mut slow = Slow(parameters.clone());
-        for _ in 0..5 {
+        for _ in 0..3 {
             exchange.step(Some(&update), &mut slow).expect("steps");
         }
         std::fs::write(&done, "done").expect("writes");
