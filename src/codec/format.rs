@@ -308,6 +308,16 @@ fn check_bitmap(elements: usize, hits: usize, payload: &[u8]) -> Result<(), Deco
     Ok(())
 }
 
+impl DecodeError {
+    /// Whether it is the target that is wrong, whatever the record.
+    pub(crate) fn is_of_target(self) -> bool {
+        matches!(
+            self,
+            Self::TargetLength { .. } | Self::Place { .. } | Self::Part { .. }
+        )
+    }
+}
+
 /// What is wrong with a record, or with the target that it was to be applied to. Nothing has been applied.
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 pub enum DecodeError {

@@ -5,16 +5,18 @@
 //! hold the same sum of updates only up to what is still under way, and up to the order of additions in f32, until they
 //! [settle](super::settle).
 
-use super::taking::{largest_payload, payload_of, scaled};
+use super::taking::{largest_payload, not_applied, payload_of, scaled};
 use super::{Exchange, Reduction, Report, Target, codec_error, nanoseconds};
 use crate::codec::{
-    Apply, Chunk, Given, Message, Parameters, Path, Record as Payload, Unit, canon, visited,
+    Apply, Chunk, DecodeError, Given, Message, Parameters, Path, Record as Payload, Unit, canon,
+    visited,
 };
 use crate::replica::port::{Accepts, Port, Taken};
 use crate::replica::record::{HAS_DATA, Record, RecordKind};
 use crate::replica::shared::{Engine, Shared};
 use crate::replica::wait::{Look, Wait};
 use crate::replica::{Error, Kind, Operation};
+use crate::shm::barrier::{Look as Seen, Ticket};
 use crate::shm::crash::{self, Point};
 use crate::shm::pace::slowest;
 use std::sync::Arc;
@@ -146,19 +148,19 @@ impl<'a> Applying<'a> {
             payload: payload_of(taken, wait, rank, format, elements)?,
         };
         self.add(record.chunk as usize, unit, &payload)
-            .map_err(|what| wait.protocol(rank, || what))?;
+            .map_err(|error| not_applied(wait, rank, error))?;
         self.records += 1;
         self.decode_ns += nanoseconds(began);
         Ok(())
     }
 
-    fn add(&mut self, chunk: usize, unit: f32, payload: &Payload<'_>) -> Result<(), String> {
+    fn add(&mut self, chunk: usize, unit: f32, payload: &Payload<'_>) -> Result<(), DecodeError> {
         let start = self.layout[chunk].elements.start;
         let x = self.inverse.map_or(unit, |inverse| canon(unit * inverse));
         let applied = self
             .path
             .apply_at(payload, x, Apply::Subtract, self.parameters, start);
-        self.not_finite += u64::from(applied.map_err(|error| error.to_string())?.not_finite);
+        self.not_finite += u64::from(applied?.not_finite);
         Ok(())
     }
 }
@@ -166,21 +168,39 @@ impl<'a> Applying<'a> {
 /// One step's access to the rings and to the parameters.
 struct Step<'a> {
     port: Port<'a>,
+    /// The barrier that this rank has entered and not waited for.
+    open: Option<Ticket>,
     applying: Applying<'a>,
     report: Report,
 }
 
 impl Step<'_> {
-    /// Applies everything that has come; whether there was anything.
+    /// Applies everything that has come; whether there was anything. Of each rank at most what its ring holds, so that
+    /// one that publishes faster than this one applies does not keep it from its own steps.
     fn apply_all(&mut self) -> Result<bool, Error> {
         let before = self.applying.records;
         let wait = self.port.wait;
         for rank in 0..self.port.shared.world_size {
-            while let Some(taken) = self.port.peek(rank)? {
+            let mut left = self.port.shared.segment.ring(rank).capacity();
+            while left > 0
+                && let Some(taken) = self.port.peek(rank)?
+            {
+                left = left.saturating_sub((size_of::<Record>() + taken.payload_len()) as u64);
                 self.applying.apply(&wait, rank, taken)?;
             }
         }
         Ok(self.applying.records > before)
+    }
+
+    /// The last operation in which nobody waits for this rank or for one that it waits for: of an open barrier that is
+    /// known once all have come.
+    fn finished(&self) -> u64 {
+        let number = self.port.wait.number;
+        let arrivals = || self.port.shared.segment.arrivals();
+        match self.open {
+            Some(ticket) if matches!(ticket.look(arrivals()), Seen::Waiting { .. }) => number - 1,
+            _ => number,
+        }
     }
 
     /// How far ahead of the slowest rank that is stepping this one is with `steps`, and who that is.
@@ -188,7 +208,7 @@ impl Step<'_> {
         let shared = self.port.shared;
         let others = (0..shared.world_size).filter(|&rank| rank != shared.rank);
         let paces = others.filter(|&rank| !shared.has_left(rank));
-        let number = self.port.wait.number;
+        let number = self.finished();
         match slowest(paces.map(|rank| (rank, shared.pace_of(rank, number)))) {
             Some((rank, least)) => (steps.saturating_sub(least), Some(rank)),
             None => (0, None),
@@ -207,10 +227,9 @@ impl Step<'_> {
         let wait = self.port.wait;
         // Applying something is progress, from which the deadline counts anew.
         while wait.until(|| {
-            if self.apply_all()? {
-                return Ok(Look::Ready(true));
-            }
+            let applied = self.apply_all()?;
             Ok(match self.lead(steps) {
+                (lead, Some(_)) if lead >= max_lag && applied => Look::Ready(true),
                 (lead, Some(rank)) if lead >= max_lag => Look::Pending(Some(rank)),
                 _ => Look::Ready(false),
             })
@@ -248,7 +267,7 @@ impl Step<'_> {
         let unit = message.unit.map_or(1.0, Unit::v);
         self.applying
             .add(number, unit, &own)
-            .map_err(|what| wait.protocol(rank, || what))?;
+            .map_err(|error| not_applied(&wait, rank, error))?;
         self.applying.decode_ns += nanoseconds(began);
         // Its own cursor must not hold the ring. All before this frame have been given back in the same way.
         if let Some(taken) = self.port.peek(rank)? {
@@ -277,7 +296,7 @@ impl Exchange {
         let parameters = target.vector;
         let start = Instant::now();
         let shared = Arc::clone(&self.shared);
-        let engine = &mut *shared.engine();
+        let engine = &mut *shared.engine()?;
         let length = self.length as u64;
         let operation = Operation::new(Kind::AsynchronousStep, self.index, length, 0);
         if engine.unsettled.is_some_and(|other| other != self.index) {
@@ -286,6 +305,10 @@ impl Exchange {
         }
         let wait = shared.wait(operation, engine.number);
         wait.check_lives()?;
+        if engine.is_step_open() {
+            // Its records would lie between those of that step, where nobody takes them.
+            return Err(Error::StepOpen);
+        }
         // Without data too: this rank counts its steps, and the others' records are for it to take.
         engine.unsettled = Some(self.index);
         let mut report =
@@ -317,6 +340,7 @@ impl Exchange {
         let (steps, max_lag) = (engine.steps, settings.max_lag);
         let scale = (self.reduction, shared.world_size);
         let mut step = Step {
+            open: engine.open.map(|(ticket, _)| ticket),
             port: Port::accepting(Accepts::Steps, shared, engine, *wait, identity),
             applying: Applying::new(self.index, self.encoder.path(), &layout, scale, parameters),
             report: Report {

@@ -28,7 +28,7 @@ impl Exchange {
     ) -> Result<Report, Error> {
         let began = Instant::now();
         let shared = Arc::clone(&self.shared);
-        let engine = &mut *shared.engine();
+        let engine = &mut *shared.engine()?;
         let kind = match target.apply {
             Apply::Subtract => Kind::Step,
             Apply::Add => Kind::StepSum,

@@ -301,7 +301,7 @@ impl Builder {
         }
         let shared = Arc::clone(replica.shared());
         let index = {
-            let engine = &mut *shared.engine();
+            let engine = &mut *shared.engine()?;
             let index = engine.exchanges;
             if index == u16::MAX {
                 return Err(invalid(

@@ -65,10 +65,10 @@ impl Exchange {
         &mut self,
         mut step: impl FnMut(&mut Self) -> Result<Report, Error>,
     ) -> Result<EpochEnd, Error> {
-        let before = self.shared.engine().agreed;
+        let before = self.shared.agreed();
         loop {
             let report = step(self)?;
-            let flags = self.shared.engine().agreed & !before;
+            let flags = self.shared.agreed() & !before;
             if report.epoch_ended() {
                 return Ok(EpochEnd::Ended);
             }

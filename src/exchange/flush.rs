@@ -60,7 +60,7 @@ impl Exchange {
             Apply::Add => Kind::FlushSum,
         };
         let shared = Arc::clone(&self.shared);
-        let engine = &mut *shared.engine();
+        let engine = &mut *shared.engine()?;
         let length = self.length;
         let operation = Operation::new(kind, self.index, length as u64, 0);
         let wait = shared.enter(engine, operation)?;

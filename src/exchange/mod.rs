@@ -268,7 +268,7 @@ impl Exchange {
         let elements = parameters.elements();
         self.check_length("parameters", elements)?;
         let hash = hash::of_parts(&mut parameters);
-        let engine = &mut *self.shared.engine();
+        let engine = &mut *self.shared.engine()?;
         let operation = Operation::new(Kind::Check, self.index, elements as u64, 0);
         let parts = gather(&self.shared, engine, operation, &hash.to_le_bytes())?;
         let wait = self.shared.wait(operation, engine.number);
@@ -370,7 +370,7 @@ impl Exchange {
             Apply::Add => Kind::StepSum,
         };
         let shared = Arc::clone(&self.shared);
-        let engine = &mut *shared.engine();
+        let engine = &mut *shared.engine()?;
         let operation = Operation::new(kind, self.index, self.length as u64, 0);
         // What entering refuses has not happened: neither policies nor the momentum memory may have seen the update.
         let wait = shared.enter(engine, operation)?;

@@ -350,7 +350,7 @@ impl Exchange {
         };
         let mut parameters = parameters;
         let shared = Arc::clone(&self.shared);
-        let engine = &mut *shared.engine();
+        let engine = &mut *shared.engine()?;
         self.settle_with(&shared, engine, &mut parameters, false)
     }
 
@@ -363,7 +363,7 @@ impl Exchange {
         self.check_length("parameters", parameters.elements())?;
         let shared = Arc::clone(&self.shared);
         // Held between settles too, so that this rank is not taken for one that steps.
-        let engine = &mut *shared.engine();
+        let engine = &mut *shared.engine()?;
         loop {
             let before = engine.agreed;
             let report = self.settle_with(&shared, engine, parameters, true)?;

@@ -59,10 +59,14 @@ impl Exchange {
             "a step has begun and not ended"
         } else if self.shared.segment.poison().get().is_some() {
             "the run has ended, maybe inside a step"
-        } else if self.shared.engine().unsettled == Some(self.index) {
-            "it has stepped asynchronously and not settled"
         } else {
-            return Ok(());
+            match self.shared.engine() {
+                Err(_) => "an operation is under way, which has called this code",
+                Ok(engine) if engine.unsettled == Some(self.index) => {
+                    "it has stepped asynchronously and not settled"
+                }
+                Ok(_) => return Ok(()),
+            }
         };
         Err(StateError::NotNow {
             state: self.name.clone(),

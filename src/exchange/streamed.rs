@@ -174,7 +174,7 @@ impl OpenStep<'_> {
             .map_err(codec_error)?;
         self.report.encode_ns += nanoseconds(began);
         let shared = Arc::clone(&exchange.shared);
-        let engine = &mut *shared.engine();
+        let engine = &mut *shared.engine()?;
         for at in 0..self.complete.len() {
             self.publish_if_it_fits(engine, self.complete[at])?;
         }
@@ -255,7 +255,7 @@ impl OpenStep<'_> {
             missing.map_err(codec_error)?;
         }
         let shared = Arc::clone(&self.exchange.shared);
-        let engine = &mut *shared.engine();
+        let engine = &mut *shared.engine()?;
         let wait = self.enter(&shared, engine)?;
         crash::point(Point::PartsOut);
         let updates = std::mem::take(&mut self.updates);
@@ -312,7 +312,9 @@ impl Drop for OpenStep<'_> {
             return;
         }
         let shared = Arc::clone(&self.exchange.shared);
-        shared.close_step(&mut shared.engine());
+        if let Ok(mut engine) = shared.engine() {
+            shared.close_step(&mut engine);
+        }
         if self.pushed {
             // What has gone out ends the run below; what has not stays in the residual.
             let _ = self.exchange.encoder.abandon_streamed();

@@ -6,8 +6,8 @@
 use super::stamp::Stamp;
 use super::{Reduction, Report, compare_hashes, nanoseconds};
 use crate::codec::{
-    Apply, Chunk, ChunkCoding, Format, Parameters, Path, Record as Message, Unit, bitmap_len,
-    canon, parameters, payload_len, sparse_len, visited,
+    Apply, Chunk, ChunkCoding, DecodeError, Format, Parameters, Path, Record as Message, Unit,
+    bitmap_len, canon, parameters, payload_len, sparse_len, visited,
 };
 use crate::replica::Error;
 use crate::replica::port::{Port, Taken};
@@ -193,11 +193,22 @@ impl Taking<'_> {
         let applied = self
             .path
             .apply_at(&message, x, self.apply, self.target, elements.start);
-        let applied = applied.map_err(|error| wait.protocol(rank, || error.to_string()))?;
+        let applied = applied.map_err(|error| not_applied(&wait, rank, error))?;
         self.report.parameters_not_finite += u64::from(applied.not_finite);
         self.report.decode_ns += nanoseconds(began);
         Ok(true)
     }
+}
+
+/// Ends the run because a record of `rank` could not be applied: its fault, unless it is this rank's own target that is
+/// wrong.
+pub(super) fn not_applied(wait: &Wait<'_>, rank: usize, error: DecodeError) -> Error {
+    let culprit = if error.is_of_target() {
+        wait.shared.rank
+    } else {
+        rank
+    };
+    wait.protocol(culprit, || error.to_string())
 }
 
 /// Takes the payload of a record whose format, hits and elements say how long it must be.

@@ -60,7 +60,7 @@ impl Exchange {
             Apply::Add => Kind::UncompressedSum,
         };
         let shared = Arc::clone(&self.shared);
-        let engine = &mut *shared.engine();
+        let engine = &mut *shared.engine()?;
         let elements = self.length;
         let operation = Operation::new(kind, self.index, elements as u64, 0);
         let wait = shared.enter(engine, operation)?;

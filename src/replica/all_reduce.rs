@@ -21,7 +21,7 @@ pub(crate) fn all_reduce<T: Value, O: Op<T>>(
     values: &mut [T],
 ) -> Result<(), Error> {
     let operation = Operation::new(Kind::AllReduce, T::NUMBER, values.len() as u64, O::NUMBER);
-    let engine = &mut *shared.engine();
+    let engine = &mut *shared.engine()?;
     let wait = shared.enter(engine, operation)?;
     if size_of_val(values) <= INLINE_BYTES {
         through_lines::<T, O>(shared, engine, &wait, values)

@@ -15,7 +15,7 @@ use std::ops::Range;
 pub(crate) const PIECE: usize = 131_072;
 
 pub(crate) fn barrier(shared: &Shared) -> Result<(), Error> {
-    let engine = &mut *shared.engine();
+    let engine = &mut *shared.engine()?;
     arrive(shared, engine)?;
     shared.finish_open(engine)
 }
@@ -48,7 +48,7 @@ pub(crate) fn broadcast(
             found: root.to_string(),
         });
     }
-    let engine = &mut *shared.engine();
+    let engine = &mut *shared.engine()?;
     let wait = shared.enter(
         engine,
         Operation::new(Kind::Broadcast, 0, elements as u64, root as u64),
@@ -144,7 +144,7 @@ impl Lists for Broadcast<'_> {
         let range = self.range(self.published);
         let record = Record {
             chunk: self.published as u32,
-            hash: (self.elements * size_of::<f32>()) as u64,
+            hash: (self.elements as u64).saturating_mul(size_of::<f32>() as u64),
             ..Record::new(RecordKind::Broadcast)
         };
         let (port, gathered, length) = (&mut self.port, &mut self.gathered, range.len());
@@ -215,7 +215,7 @@ impl Blocked for Broadcast<'_> {
 
 /// What every rank gave, by rank. Up to [`INLINE_BYTES`] travel in the rank's own lines, more through the rings.
 pub(crate) fn all_gather(shared: &Shared, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-    let engine = &mut *shared.engine();
+    let engine = &mut *shared.engine()?;
     gather(
         shared,
         engine,

@@ -85,7 +85,7 @@ impl Replica {
     /// # Errors
     /// [`Error::TicketOpen`] if the ticket of an open one is still held; what ended the run.
     pub fn arrive(&self) -> Result<BarrierTicket<'_>, Error> {
-        let engine = &mut *self.0.engine();
+        let engine = &mut *self.0.engine()?;
         let held = self.0.ticket.load(Ordering::Relaxed);
         if engine.open.is_some_and(|(_, number)| number == held) {
             return Err(Error::TicketOpen);
@@ -149,7 +149,7 @@ impl Replica {
     /// this replica is inside an operation. The same on all replicas
     /// after the same operation.
     pub fn agreed_flags(&self) -> u8 {
-        self.0.engine().agreed
+        self.0.agreed()
     }
 }
 
@@ -175,7 +175,7 @@ impl BarrierTicket<'_> {
     /// As [`Replica::barrier`].
     pub fn wait(self) -> Result<(), Error> {
         let shared = self.replica.shared();
-        let engine = &mut *shared.engine();
+        let engine = &mut *shared.engine()?;
         match engine.open.take_if(|(_, number)| *number == self.number) {
             Some(open) => {
                 engine.open = Some(open);

@@ -53,7 +53,8 @@ impl Cut {
             elements,
             width,
             chunk: chunk.max(1),
-            scattered: world_size >= SCATTERED_RANKS && elements * width > SCATTERED_BYTES,
+            scattered: world_size >= SCATTERED_RANKS
+                && elements.saturating_mul(width) > SCATTERED_BYTES,
             world_size,
         }
     }

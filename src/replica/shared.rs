@@ -16,7 +16,7 @@ use crate::shm::seat::Seated;
 use crate::shm::segment::Segment;
 use crate::shm::sync::Ordering;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -54,6 +54,11 @@ impl Engine {
         self.paced
     }
 
+    /// Whether a step in parts has begun and is not finished.
+    pub(crate) fn is_step_open(&self) -> bool {
+        self.step_open
+    }
+
     /// There is an asynchronous exchange from now on.
     pub(crate) fn begin_pacing(&mut self) {
         self.paced = true;
@@ -62,10 +67,18 @@ impl Engine {
     }
 }
 
+/// A number of this thread, never 0, that no other living thread has.
+fn this_thread() -> usize {
+    thread_local!(static PLACE: u8 = const { 0 });
+    PLACE.with(|place| std::ptr::from_ref(place).addr())
+}
+
 /// The engine in the hands of one thread. Given back, the rank is on its way to its next asynchronous step again.
 pub(crate) struct Held<'a> {
     shared: &'a Shared,
     engine: MutexGuard<'a, Engine>,
+    /// Whether the thread was panicking already when it took the engine.
+    panicking: bool,
 }
 
 impl Deref for Held<'_> {
@@ -84,6 +97,16 @@ impl DerefMut for Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
+        let shared = self.shared;
+        if std::thread::panicking() && !self.panicking {
+            // A trainer's code that an operation has called. Somebody may catch it: nobody may go on from the middle of
+            // an operation, nor wait for the rest of it.
+            shared.poison(Cause::Panicked, shared.rank as u8, self.engine.number);
+        }
+        shared
+            .agreed
+            .store(self.engine.agreed, std::sync::atomic::Ordering::Relaxed);
+        shared.holder.store(0, std::sync::atomic::Ordering::Relaxed);
         if self.engine.away {
             self.engine.away = false;
             self.shared.pace().stepping(self.engine.steps);
@@ -100,6 +123,10 @@ pub(crate) struct Shared {
     pub(crate) pid: u32,
     pub(crate) keeper: Mutex<Option<Keeper>>,
     engine: Mutex<Engine>,
+    /// The thread that holds the engine; 0 for none.
+    holder: AtomicUsize,
+    /// What the engine said was agreed when it was given back last.
+    agreed: AtomicU8,
     /// The number of the operation that this rank is in or was in last, for `abort` from another thread.
     current: AtomicU64,
     /// The number of the barrier whose ticket is held; 0 for none.
@@ -144,6 +171,8 @@ impl Shared {
             pid: std::process::id(),
             keeper: Mutex::new(Some(keeper)),
             engine: Mutex::new(engine),
+            holder: AtomicUsize::new(0),
+            agreed: AtomicU8::new(0),
             current: AtomicU64::new(number),
             ticket: AtomicU64::new(0),
             aborted: AtomicBool::new(false),
@@ -238,13 +267,35 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner) = (step, hashes);
     }
 
-    /// The engine, for one operation at a time. Its state is only touched between complete changes, so that a panic
-    /// of the thread that held it leaves nothing half done.
-    pub(crate) fn engine(&self) -> Held<'_> {
+    /// The engine, for one operation at a time. A panic of the thread that holds it ends the run.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if this thread holds it: a trainer's code that an operation has called asks for another one.
+    pub(crate) fn engine(&self) -> Result<Held<'_>, Error> {
+        use std::sync::atomic::Ordering::Relaxed;
+        // Any thread sees its own last store.
+        let me = this_thread();
+        if self.holder.load(Relaxed) == me {
+            return Err(Error::Invalid {
+                what: "an operation",
+                expected: "one after another".into(),
+                found: "one inside another, which has called this code".into(),
+            });
+        }
         let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        Held {
+        self.holder.store(me, Relaxed);
+        Ok(Held {
             shared: self,
             engine,
+            panicking: std::thread::panicking(),
+        })
+    }
+
+    /// The flags that all ranks have agreed on so far. Waits for an operation that another thread is inside.
+    pub(crate) fn agreed(&self) -> u8 {
+        match self.engine() {
+            Ok(engine) => engine.agreed,
+            Err(_) => self.agreed.load(std::sync::atomic::Ordering::Relaxed),
         }
     }
 
@@ -359,7 +410,7 @@ impl Shared {
 
     /// Opens a step in parts. Its operation is entered later, by [`enter_open_step`](Self::enter_open_step).
     pub(crate) fn open_step(&self, operation: Operation) -> Result<(), Error> {
-        let engine = &mut *self.engine();
+        let engine = &mut *self.engine()?;
         self.ready(engine, operation)?;
         engine.step_open = true;
         Ok(())

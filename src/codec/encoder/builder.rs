@@ -205,6 +205,7 @@ impl EncoderBuilder {
             hits: self.keeps_hits.then(Vec::new),
             percentiles: self.debug.then(|| (Vec::new(), Vec::new())),
             stats: StepStats::default(),
+            unreported: 0,
         })
     }
 }

@@ -101,6 +101,8 @@ pub struct Encoder {
     /// Of each scope, and the room that making them takes.
     percentiles: Option<(Vec<ResidualPercentiles>, Vec<f32>)>,
     stats: StepStats,
+    /// Elements that were dropped in a step that was given up.
+    unreported: u64,
 }
 
 impl Encoder {
@@ -214,7 +216,10 @@ impl Encoder {
         self.step = step;
         self.first = step;
         self.batch = 0..0;
-        self.stats = StepStats::default();
+        self.stats = StepStats {
+            dropped: std::mem::take(&mut self.unreported),
+            ..StepStats::default()
+        };
         if let Some(hits) = &mut self.hits {
             hits.clear();
         }

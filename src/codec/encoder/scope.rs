@@ -259,6 +259,11 @@ impl Scope {
         });
     }
 
+    /// Gives up a step that has met no element.
+    pub(super) fn give_up(&mut self) {
+        self.is_untested = self.stats.unit.is_some();
+    }
+
     /// Ends a streamed step.
     pub(super) fn end_streamed(&mut self) {
         self.end();

@@ -237,7 +237,7 @@ impl Encoder {
     }
 
     /// Gives up a streamed step of which nothing has been encoded: what has been pushed stays in the residual, and goes
-    /// out later.
+    /// out later. What was dropped counts for the next step, and policies do not hear of this one.
     ///
     /// # Errors
     /// [`EncodeError::NotStreamed`]; [`EncodeError::Unfinished`] when chunks have been encoded: what they sent is out.
@@ -250,6 +250,10 @@ impl Encoder {
             return self.check_closed();
         }
         self.stream.is_open = false;
+        self.unreported = self.stats.dropped;
+        for scope in &mut self.scopes {
+            scope.give_up();
+        }
         Ok(())
     }
 

@@ -215,10 +215,13 @@ fn dl4j_hits(words: &[i32], elements: usize) -> Option<ExternalUpdate> {
 pub(super) fn encode(update: &ExternalUpdate) -> Result<(Kind, Vec<u8>), SourceError> {
     let elements = update.elements();
     let mut payload = Vec::new();
-    let Some(value) = update.magnitude(0..elements) else {
+    let reserve = |payload: &mut Vec<u8>, words: usize| {
         payload
-            .try_reserve_exact(4 * elements)
-            .map_err(|_| SourceError::Memory { elements })?;
+            .try_reserve_exact(words.saturating_mul(4))
+            .map_err(|_| SourceError::Memory { elements })
+    };
+    let Some(value) = update.magnitude(0..elements) else {
+        reserve(&mut payload, elements)?;
         if let Content::All(values) = &update.content {
             payload.extend(values.iter().flat_map(|x| x.to_le_bytes()));
         } else {
@@ -234,6 +237,7 @@ pub(super) fn encode(update: &ExternalUpdate) -> Result<(Kind, Vec<u8>), SourceE
     payload.extend_from_slice(&(elements as u64).to_le_bytes());
     payload.extend_from_slice(&value.to_le_bytes());
     let counts = payload.len();
+    reserve(&mut payload, elements.div_ceil(CHUNK))?;
     payload.resize(counts + 4 * elements.div_ceil(CHUNK), 0);
     let mut of_chunk = Vec::new();
     for (chunk, start) in (0..elements).step_by(CHUNK).enumerate() {
@@ -327,6 +331,19 @@ mod tests {
         let huge = f32::MAX.to_bits() as i32;
         let error = decode_dl4j(&[2, 40, huge, 0, 3, 3], 40).unwrap_err();
         assert!(matches!(error, SourceError::NotFinite { element: 2, .. }));
+    }
+
+    #[test]
+    fn updates_of_more_elements_than_memory_are_refused() {
+        let elements = usize::MAX;
+        let mut update = ExternalUpdate::hits(elements, 1.0, [(3, false)]).unwrap();
+        let error = encode(&update).unwrap_err();
+        assert!(matches!(error, SourceError::Memory { .. }), "{error}");
+        // A sum of two magnitudes, which would have to go out dense.
+        let other = ExternalUpdate::hits(elements, 2.0, [(4, true)]).unwrap();
+        update.add(&other).unwrap();
+        let error = encode(&update).unwrap_err();
+        assert!(matches!(error, SourceError::Memory { .. }), "{error}");
     }
 
     #[test]

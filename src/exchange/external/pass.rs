@@ -6,7 +6,7 @@ use super::ExternalUpdate;
 use crate::codec::{
     Apply, BLOCK, Chunk, Format, Parameters, Path, Record as Message, canon, visited,
 };
-use crate::exchange::taking::{Taking, payload_of};
+use crate::exchange::taking::{Taking, not_applied, payload_of};
 use crate::exchange::{Report, nanoseconds, own};
 use crate::replica::Error;
 use crate::replica::record::{Record, RecordKind};
@@ -242,7 +242,7 @@ impl<'a> Pass<'a> {
             taking
                 .path
                 .apply_at(&message, x, taking.apply, taking.target, of_piece.start);
-        let applied = applied.map_err(|error| wait.protocol(rank, || error.to_string()))?;
+        let applied = applied.map_err(|error| not_applied(&wait, rank, error))?;
         taking.report.parameters_not_finite += u64::from(applied.not_finite);
         self.taking = self.taking.after(taking.chunks(), elements.len(), dense);
         if self.taking.visit == 0 && self.taking.piece == 0 {

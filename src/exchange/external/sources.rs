@@ -15,6 +15,8 @@ pub(in crate::exchange) struct Sources {
 
 struct Attached {
     source: Box<dyn UpdateSource>,
+    /// Of the exchange.
+    elements: usize,
     /// Why no more will come from it.
     ended: Option<SourceError>,
 }
@@ -30,9 +32,9 @@ impl Sources {
             }
             match attached.source.poll() {
                 Ok(None) => {}
-                Ok(Some(update)) if update.elements() != attached.source.elements() => {
+                Ok(Some(update)) if update.elements() != attached.elements => {
                     attached.ended = Some(SourceError::Length {
-                        expected: attached.source.elements(),
+                        expected: attached.elements,
                         found: update.elements(),
                     });
                 }
@@ -87,6 +89,7 @@ impl Exchange {
         }
         self.sources.all.push(Attached {
             source: Box::new(source),
+            elements: self.length,
             ended: None,
         });
         Ok(number)

@@ -130,13 +130,14 @@ impl ExternalUpdate {
         self.nonzero(0..self.elements)
     }
 
-    /// Bytes of memory that its numbers take.
+    /// Bytes of memory that it takes.
     pub(super) fn bytes(&self) -> usize {
-        match &self.content {
+        let numbers = match &self.content {
             Content::Hits { hits, .. } => size_of_val(&hits[..]),
             Content::Some(pairs) => size_of_val(&pairs[..]),
             Content::All(values) => size_of_val(&values[..]),
-        }
+        };
+        size_of::<Self>() + numbers
     }
 
     /// The elements of `range` that are not 0, ascending.
