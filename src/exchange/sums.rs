@@ -1,6 +1,10 @@
 //! The arithmetic of uncompressed sums, element by element: the same bits from every instruction set.
 //!
 //! The loops are such that a compiler makes vectors of them, where it may.
+#![allow(
+    clippy::needless_range_loop,
+    reason = "by index the compiler sees that no value lies outside; otherwise each is masked"
+)]
 
 use crate::codec::Path;
 use crate::codec::arithmetic::choose;
@@ -99,9 +103,9 @@ by_lanes! {
     fn begin<S of f32>(sum: &mut [f32], values: S) -> u32 {
         let sum = &mut sum[..values.len()];
         let mut dropped = 0;
-        for (i, sum) in sum.iter_mut().enumerate() {
+        for i in 0..sum.len() {
             let (s, not_finite) = added(0.0, values.get(i));
-            *sum = s;
+            sum[i] = s;
             dropped += not_finite;
         }
         dropped
@@ -111,9 +115,9 @@ by_lanes! {
     fn add<S of f32>(sum: &mut [f32], values: S) -> u32 {
         let sum = &mut sum[..values.len()];
         let mut dropped = 0;
-        for (i, sum) in sum.iter_mut().enumerate() {
-            let (s, not_finite) = added(*sum, values.get(i));
-            *sum = s;
+        for i in 0..sum.len() {
+            let (s, not_finite) = added(sum[i], values.get(i));
+            sum[i] = s;
             dropped += not_finite;
         }
         dropped
@@ -129,8 +133,8 @@ by_lanes! {
     /// bf16 as f32, exactly.
     fn widen<S of u16>(values: S, into: &mut [f32]) {
         let into = &mut into[..values.len()];
-        for (i, into) in into.iter_mut().enumerate() {
-            *into = from_bf16(values.get(i));
+        for i in 0..into.len() {
+            into[i] = from_bf16(values.get(i));
         }
     }
 
@@ -145,9 +149,10 @@ by_lanes! {
     fn subtract<S of f32>(sum: S, x: f32, parameters: &mut [f32]) -> u32 {
         let parameters = &mut parameters[..sum.len()];
         let mut not_finite = 0;
-        for (i, p) in parameters.iter_mut().enumerate() {
+        for i in 0..parameters.len() {
+            let p = parameters[i];
             let finite = p.abs() < f32::INFINITY;
-            *p = choose(finite, canon(canon(*p) - canon(sum.get(i) * x)), *p);
+            parameters[i] = choose(finite, canon(canon(p) - canon(sum.get(i) * x)), p);
             not_finite += u32::from(!finite);
         }
         not_finite
@@ -156,8 +161,8 @@ by_lanes! {
     /// `canon(s * x)`.
     fn hand_over<S of f32>(sum: S, x: f32, into: &mut [f32]) {
         let into = &mut into[..sum.len()];
-        for (i, into) in into.iter_mut().enumerate() {
-            *into = canon(sum.get(i) * x);
+        for i in 0..into.len() {
+            into[i] = canon(sum.get(i) * x);
         }
     }
 }

@@ -246,9 +246,10 @@ macro_rules! by_lanes {
             #[inline(always)]
             fn plain<T: Value, O: Op<T>, S: Source<T>>($into: &mut [T], $from: S) {
                 let into = &mut $into[..$from.len()];
-                for (i, into) in into.iter_mut().enumerate() {
-                    let ($into, $from) = (*into, $from.get(i));
-                    *into = $value;
+                #[allow(clippy::needless_range_loop, reason = "so that no value is seen to lie outside")]
+                for i in 0..into.len() {
+                    let ($into, $from) = (into[i], $from.get(i));
+                    into[i] = $value;
                 }
             }
 
