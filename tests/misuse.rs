@@ -475,3 +475,50 @@ fn an_update_of_another_length_than_the_exchange_ends_its_source() {
     );
     assert_eq!(parameters, [0.0; 8]);
 }
+
+/// Panics when it is first asked, for a sample of all.
+#[derive(Debug, Default)]
+struct PanicsOnce(bool);
+
+impl ThresholdPolicy for PanicsOnce {
+    fn kind(&self) -> &'static str {
+        "PanicsOnce"
+    }
+    fn sample_size(&self, elements: usize, _: u64) -> usize {
+        elements
+    }
+    fn unit(&mut self, _: &PolicyInput<'_>) -> Unit {
+        assert!(std::mem::replace(&mut self.0, true), "as it must");
+        Unit::nearest(0.25, 0.25)
+    }
+    fn limit(&self, _: usize, _: u64) -> Option<usize> {
+        None
+    }
+}
+
+#[test]
+fn a_step_in_which_a_push_panicked_can_only_be_given_up() {
+    let replica = Replica::join().expect("alone");
+    let mut exchange = Exchange::builder(8)
+        .policy(PanicsOnce::default())
+        .streamed()
+        .build(&replica)
+        .expect("alone");
+    let mut parameters = [0.0_f32; 8];
+    let mut open = exchange.begin().expect("begins");
+    catch_unwind(AssertUnwindSafe(|| open.push(0..8, &[0.5_f32; 8])))
+        .expect_err("the policy panics");
+    for error in [
+        open.push(0..8, &[0.5_f32; 8]).expect_err("it panicked"),
+        open.finish(&mut parameters).expect_err("it panicked"),
+    ] {
+        assert!(error.to_string().contains("a push has panicked"), "{error}");
+        assert!(!error.ends_the_run());
+    }
+    drop(open);
+    // What was pushed goes out later.
+    exchange
+        .step(Some(&[0.0; 8]), &mut parameters)
+        .expect("the exchange stays usable");
+    assert_eq!(parameters, [-0.25; 8]);
+}

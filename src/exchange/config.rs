@@ -334,6 +334,7 @@ impl Builder {
             step: 0,
             hash: None,
             since_settle: Since::default(),
+            missed: 0,
         })
     }
 }

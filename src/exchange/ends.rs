@@ -24,8 +24,8 @@ impl Exchange {
     /// asynchronous exchange settles when the others do, until all are done.
     ///
     /// # Errors
-    /// [`Error::Length`] (local); [`Error::NonFinite`] (agreed: the step happened; another call goes on); what ended the
-    /// run.
+    /// [`Error::Length`] (local); [`Error::NonFinite`] (agreed: the step happened; another call goes on, or is
+    /// [`Interrupted`](EpochEnd::Interrupted) at once by flags that were agreed on in that step); what ended the run.
     pub fn finish_epoch<P: Parameters + ?Sized>(
         &mut self,
         parameters: &mut P,
@@ -65,10 +65,18 @@ impl Exchange {
         &mut self,
         mut step: impl FnMut(&mut Self) -> Result<Report, Error>,
     ) -> Result<EpochEnd, Error> {
+        let missed = std::mem::take(&mut self.missed);
+        if missed != 0 {
+            return Ok(EpochEnd::Interrupted(missed));
+        }
         let before = self.shared.agreed();
         loop {
-            let report = step(self)?;
+            let stepped = step(self);
             let flags = self.shared.agreed() & !before;
+            if let Err(Error::NonFinite { .. }) = stepped {
+                self.missed = flags;
+            }
+            let report = stepped?;
             if report.epoch_ended() {
                 return Ok(EpochEnd::Ended);
             }

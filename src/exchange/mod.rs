@@ -52,6 +52,7 @@ use crate::codec::{
     ScopeStateError, Update,
 };
 use crate::replica::Cause;
+use crate::replica::Counters;
 use crate::replica::port::{Port, run};
 use crate::replica::shared::{Engine, Shared};
 use crate::replica::wait::Wait;
@@ -109,6 +110,8 @@ pub struct Exchange {
     hash: Option<u64>,
     /// Of an asynchronous exchange.
     since_settle: Since,
+    /// Flags that were agreed on in a step of `finish_epoch` that ended with an error instead of telling them.
+    missed: u8,
 }
 
 /// What a step does with the reduced sum.
@@ -444,7 +447,11 @@ impl Exchange {
             self.step += 1;
         }
         report.wait_ns = nanoseconds(began).saturating_sub(report.encode_ns + report.decode_ns);
-        self.shared.count(&report.counters(gave));
+        let steps = u64::from(counts);
+        self.shared.count(&Counters {
+            steps,
+            ..report.counters(gave)
+        });
 
         let total = dropped
             .iter()

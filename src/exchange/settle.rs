@@ -364,9 +364,17 @@ impl Exchange {
         let shared = Arc::clone(&self.shared);
         // Held between settles too, so that this rank is not taken for one that steps.
         let engine = &mut *shared.engine()?;
+        let missed = std::mem::take(&mut self.missed);
+        if missed != 0 {
+            return Ok(EpochEnd::Interrupted(missed));
+        }
         loop {
             let before = engine.agreed;
-            let report = self.settle_with(&shared, engine, parameters, true)?;
+            let settled = self.settle_with(&shared, engine, parameters, true);
+            if let Err(Error::NonFinite { .. }) = settled {
+                self.missed = engine.agreed & !before;
+            }
+            let report = settled?;
             let flags = report.flags & !before;
             if report.all_done {
                 return Ok(EpochEnd::Ended);

@@ -59,6 +59,8 @@ pub struct OpenStep<'a> {
     out: Vec<bool>,
     complete: Vec<usize>,
     report: Report,
+    /// Inside a push; still so afterwards: that has panicked.
+    pushing: bool,
     finished: bool,
 }
 
@@ -104,6 +106,7 @@ impl Exchange {
                 step: self.step,
                 ..Report::default()
             },
+            pushing: false,
             finished: false,
             exchange: self,
         })
@@ -160,18 +163,17 @@ impl OpenStep<'_> {
         }
         let began = Instant::now();
         let exchange = &mut *self.exchange;
-        if !self.pushed {
-            exchange
-                .encoder
-                .begin_streamed(exchange.step)
-                .map_err(codec_error)?;
-            self.pushed = true;
-        }
         self.complete.clear();
-        exchange
-            .encoder
-            .push(elements, part, &mut self.complete)
-            .map_err(codec_error)?;
+        self.pushing = true;
+        let begun = match self.pushed {
+            true => Ok(()),
+            false => exchange.encoder.begin_streamed(exchange.step),
+        };
+        self.pushed |= begun.is_ok();
+        let complete = &mut self.complete;
+        let pushed = begun.and_then(|()| exchange.encoder.push(elements, part, complete));
+        self.pushing = false;
+        pushed.map_err(codec_error)?;
         self.report.encode_ns += nanoseconds(began);
         let shared = Arc::clone(&exchange.shared);
         let engine = &mut *shared.engine()?;
@@ -198,6 +200,13 @@ impl OpenStep<'_> {
                 what: "a step in parts",
                 expected: "one that is open".into(),
                 found: "one that has been finished".into(),
+            });
+        }
+        if self.pushing {
+            return Err(Error::Invalid {
+                what: "a step in parts",
+                expected: "one that is whole".into(),
+                found: "one in which a push has panicked, which can only be given up".into(),
             });
         }
         Ok(())

@@ -231,7 +231,21 @@ pub(crate) trait Blocked {
 }
 
 /// Runs an operation's two lists to their end by the progress rule.
+///
+/// Whatever fails on the way ends the run: the others wait for the rest of the operation.
 pub(crate) fn run<L>(wait: &Wait<'_>, lists: &mut L, ahead: u64) -> Result<(), Error>
+where
+    L: Lists<Error = Error> + Blocked,
+{
+    match run_on(wait, lists, ahead) {
+        Err(error) if !error.ends_the_run() => {
+            Err(wait.protocol(wait.shared.rank, || error.to_string()))
+        }
+        ran => ran,
+    }
+}
+
+fn run_on<L>(wait: &Wait<'_>, lists: &mut L, ahead: u64) -> Result<(), Error>
 where
     L: Lists<Error = Error> + Blocked,
 {

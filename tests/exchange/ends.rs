@@ -5,7 +5,7 @@ use super::{LENGTH, Reduction, all_say, fixed, noise, update};
 use gradring::codec::{Values, canon};
 use gradring::replica::Counters;
 use gradring::{
-    Bypass, EpochEnd, Error, Exchange, InResidual, MomentumMemory, Quantile, Replica,
+    Asynchronous, Bypass, EpochEnd, Error, Exchange, InResidual, MomentumMemory, Quantile, Replica,
     parameter_hash,
 };
 
@@ -28,6 +28,7 @@ pub(super) fn replica(case: &str, replica: &Replica) -> bool {
         "finish epochs with" => finish_epochs_with(replica),
         "interrupted" => interrupted(replica),
         "not finite at the end" => not_finite(replica),
+        "not finite and flagged" => not_finite_and_flagged(replica),
         "flush" => flush(replica),
         "flush what is not finite" => flush_not_finite(replica),
         "bypass of many" => {
@@ -187,6 +188,44 @@ fn not_finite(replica: &Replica) {
     tell(format!("parameters {parameters:?}"));
 }
 
+/// A flag that was agreed on in a step that is reported as not finite is told by the next call, at once.
+fn not_finite_and_flagged(replica: &Replica) {
+    let settings = [None, Some(Asynchronous::default())];
+    for (flag, settings) in [2, 4].into_iter().zip(settings) {
+        let builder = Exchange::builder(4).name(flag.to_string()).policy(fixed());
+        let builder = match settings {
+            None => builder,
+            Some(settings) => builder.asynchronous(settings),
+        };
+        let mut exchange = builder.build(replica).expect("agreed");
+        let mut parameters = vec![0.0_f32; 4];
+        let error = if replica.rank() == 0 {
+            replica.raise_flags(flag);
+            let own = [1.0, f32::NAN, 1.0, 1.0];
+            let stepped = exchange.step(Some(&own), &mut parameters).map(drop);
+            match settings {
+                None => stepped,
+                Some(_) => exchange.settle(&mut parameters).map(drop),
+            }
+        } else {
+            exchange.finish_epoch(&mut parameters).map(drop)
+        };
+        let error = error.expect_err("one element is not finite");
+        assert!(matches!(error, Error::NonFinite { .. }), "{error}");
+        if replica.rank() == 0 {
+            assert_eq!(replica.agreed_flags() & flag, flag);
+        } else {
+            let end = exchange.finish_epoch(&mut parameters).expect("goes on");
+            assert_eq!(end, EpochEnd::Interrupted(flag));
+        }
+        // What is done about it.
+        replica.barrier().expect("all come");
+        let end = exchange.finish_epoch(&mut parameters).expect("goes on");
+        assert_eq!(end, EpochEnd::Ended);
+    }
+    tell("done");
+}
+
 /// What was sent and what is flushed are all that was given: exactly, with numbers of one grid.
 fn flush(replica: &Replica) {
     let (rank, world_size) = (replica.rank(), replica.world_size());
@@ -264,6 +303,8 @@ fn counters(replica: &Replica) {
         let report = exchange.step(update, &mut parameters).expect("steps");
         (hits, bytes) = (hits + report.hits, bytes + report.bytes);
     }
+    // No step, but bytes.
+    bytes += exchange.flush(&mut parameters).expect("flushes").bytes;
     tell(format!("hits {hits}"));
     tell(format!("bytes {bytes}"));
 }
@@ -294,6 +335,11 @@ fn an_agreed_flag_interrupts_the_end_of_an_epoch_after_the_same_step() {
 fn what_is_not_finite_is_told_to_ranks_without_data_too() {
     let ended = World::start("not finite at the end", 3).succeed();
     all_say(&ended, "parameters");
+}
+
+#[test]
+fn a_flag_agreed_on_in_a_step_that_was_not_finite_is_not_lost() {
+    World::start("not finite and flagged", 3).succeed();
 }
 
 #[test]
