@@ -90,6 +90,12 @@ ours() {
   local bench=$1 name=$2
   # shellcheck disable=SC2086
   cargo bench --quiet --bench "$bench" -- --json $quick "$name" >"$work/ours"
+  figure "$name"
+}
+
+# The same of another line of that run.
+figure() {
+  local name=$1
   awk -v name="$name" '
     index($0, "\"name\":\"" name "\"") {
       value = $0; sub(/.*"value":/, "", value); sub(/,.*/, "", value)
@@ -141,6 +147,9 @@ for ((round = 1; round <= rounds; round++)); do
         name="step, $world replicas, $size elements, density $density"
         seconds=$(ours step "$name")
         keep "$name" "$group" "$seconds"
+        in_place="step in place${name#step}"
+        seconds=$(figure "$in_place")
+        keep "$in_place" "$group" "$seconds"
       done
       peers "$world" all-reduce "$size" "$size" "$group"
     done
@@ -188,14 +197,14 @@ awk -F '\t' -v json="$json" '
     for (p = 1; p <= pairs; p++) {
       split(keys[p], part, "\t")
       # Ours are named by what they do; the peers by what they are.
-      if (part[1] !~ /^(step|barrier|dense all-reduce|uncompressed step),/) {
+      if (part[1] !~ /^(step|step in place|barrier|dense all-reduce|uncompressed step),/) {
         row(part[1] ": " part[2], median(times[keys[p]]), "", "")
         continue
       }
       compared = 0
       for (q = 1; q <= pairs; q++) {
         split(keys[q], other, "\t")
-        if (other[2] != part[2] || other[1] ~ /^(step|barrier|dense all-reduce|uncompressed step),/) continue
+        if (other[2] != part[2] || other[1] ~ /^(step|step in place|barrier|dense all-reduce|uncompressed step),/) continue
         mine = split(times[keys[p]], a, " "); split(times[keys[q]], b, " ")
         ratios = ""
         for (r = 1; r <= mine; r++) if (b[r] > 0) ratios = ratios " " a[r] / b[r]
