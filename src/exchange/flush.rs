@@ -74,6 +74,7 @@ impl Exchange {
             layout: &layout,
             target: &mut *target.vector,
             apply: target.apply,
+            announced: 0,
             heads: None,
             dropped: vec![0; shared.world_size],
             report: Report {

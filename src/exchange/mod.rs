@@ -350,7 +350,8 @@ impl Exchange {
         let entered = Instant::now();
         let layout = self.encoder.layout();
         if let Some(update) = update {
-            self.encoder.begin(self.step, update).map_err(codec_error)?;
+            let begun = self.encoder.begin(self.step, update).map_err(codec_error);
+            begun.map_err(|error| wait.broken_off(error))?;
         }
         report.encode_ns = nanoseconds(entered);
         let (stamp, path) = (self.stamp(), self.encoder.path());
@@ -366,6 +367,7 @@ impl Exchange {
             layout: &layout,
             target: &mut *target.vector,
             apply: target.apply,
+            announced: updates.len() as u16,
             heads: None,
             dropped: vec![0; shared.world_size],
             report,
@@ -374,7 +376,8 @@ impl Exchange {
         let taking = run_lockstep(&shared, taking, giving, &updates)?;
         let (mut report, dropped, agreed) = taking.ended();
         if update.is_some() {
-            self.note_encoded(&mut report)?;
+            let noted = self.note_encoded(&mut report);
+            noted.map_err(|error| wait.broken_off(error))?;
         }
         let concluded = Concluded {
             report,

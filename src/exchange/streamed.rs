@@ -289,6 +289,7 @@ impl OpenStep<'_> {
                 layout: &layout,
                 target: &mut *vector,
                 apply: self.apply,
+                announced: updates.len() as u16,
                 heads: None,
                 dropped: vec![0; shared.world_size],
                 report: std::mem::take(&mut self.report),
@@ -312,7 +313,8 @@ impl OpenStep<'_> {
         }
         let (mut report, dropped, agreed) = taking.ended();
         if self.pushed {
-            self.exchange.note_encoded(&mut report)?;
+            let noted = self.exchange.note_encoded(&mut report);
+            noted.map_err(|error| wait.broken_off(error))?;
         }
         let concluded = Concluded {
             report,
