@@ -5,7 +5,7 @@ mod world;
 use gradring::codec::policy::{Adaptive, PolicyInput, ThresholdPolicy};
 use gradring::codec::{CHUNK, Dense, MomentumMemory, NamedRange, Parameters, Unit};
 use gradring::exchange::external::{ExternalUpdate, SourceError, UpdateSource};
-use gradring::{Asynchronous, Error, Exchange, Fixed, InResidual, Replica, parameter_hash};
+use gradring::{Asynchronous, Bypass, Error, Exchange, Fixed, InResidual, Replica, parameter_hash};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -521,4 +521,21 @@ fn a_step_in_which_a_push_panicked_can_only_be_given_up() {
         .step(Some(&[0.0; 8]), &mut parameters)
         .expect("the exchange stays usable");
     assert_eq!(parameters, [-0.25; 8]);
+}
+
+#[test]
+fn a_bypass_onto_parameters_that_end_early_ends_the_run() {
+    for how in [Bypass::Encoded, Bypass::Whole] {
+        let replica = Replica::join().expect("alone");
+        let mut exchange = Exchange::builder(8)
+            .bypass(how)
+            .build(&replica)
+            .expect("alone");
+        for _ in 0..2 {
+            let error = exchange
+                .step(Some(&[1.0; 8]), &mut Short([1.0; 8]))
+                .expect_err("they end too early");
+            assert!(matches!(error, Error::Protocol { rank: 0, .. }), "{error}");
+        }
+    }
 }

@@ -311,8 +311,8 @@ impl Exchange {
         }
         // Without data too: this rank counts its steps, and the others' records are for it to take.
         engine.unsettled = Some(self.index);
-        let mut report =
-            self.publish_and_apply(&shared, engine, &wait, settings, update, parameters)?;
+        let stepped = self.publish_and_apply(&shared, engine, &wait, settings, update, parameters);
+        let mut report = stepped.map_err(|error| wait.broken_off(error))?;
         crash::point(Point::StepOut);
         engine.steps += 1;
         shared.pace().stepping(engine.steps);

@@ -46,19 +46,22 @@ impl Exchange {
         if let Some(update) = update {
             match how {
                 Bypass::Encoded => {
-                    self.encode_and_apply(update, target.vector, target.apply, &mut report)?;
-                    self.note_encoded(&mut report)?;
+                    self.encode_and_apply(update, target.vector, target.apply, &mut report)
+                        .and_then(|()| self.note_encoded(&mut report))
+                        .map_err(|error| wait.broken_off(error))?;
                     dropped = report.dropped;
                 }
                 Bypass::Whole => {
                     let path = self.encoder.path();
-                    dropped = apply_whole(path, update, target.vector, target.apply, &mut report)?;
+                    dropped = apply_whole(path, update, target.vector, target.apply, &mut report)
+                        .map_err(|error| wait.broken_off(error))?;
                     report.dropped = dropped;
                 }
             }
             let layout = self.encoder.layout();
             let place = (self.step, self.encoder.path(), &layout[..]);
-            apply_here(&updates, place, target.vector, target.apply, &mut report)?;
+            apply_here(&updates, place, target.vector, target.apply, &mut report)
+                .map_err(|error| wait.broken_off(error))?;
         }
         let concluded = Concluded {
             report,

@@ -359,6 +359,7 @@ impl Exchange {
             layout,
             target,
             apply,
+            announced: 0,
             heads: None,
             dropped: vec![0; port.shared.world_size],
             report,
@@ -384,12 +385,14 @@ impl Exchange {
         let entered = Instant::now();
         let layout = self.encoder.layout();
         if let Some(update) = update {
-            self.encoder.begin(self.step, update).map_err(codec_error)?;
+            let begun = self.encoder.begin(self.step, update).map_err(codec_error);
+            begun.map_err(|error| wait.broken_off(error))?;
         }
         report.encode_ns = nanoseconds(entered);
         let port = Port::new(&shared, engine, wait);
-        let taking = self.taking(&layout, (&mut *target.vector, target.apply), report, port);
+        let mut taking = self.taking(&layout, (&mut *target.vector, target.apply), report, port);
         let updates = self.sources.poll();
+        taking.announced = updates.len() as u16;
         let giving = match update {
             None => Giving::Nothing,
             Some(update) => Giving::Update(&mut self.encoder, update),
@@ -397,7 +400,8 @@ impl Exchange {
         let taking = run_lockstep(&shared, taking, giving, &updates)?;
         let (mut report, dropped, agreed) = taking.ended();
         if update.is_some() {
-            self.note_encoded(&mut report)?;
+            let noted = self.note_encoded(&mut report);
+            noted.map_err(|error| wait.broken_off(error))?;
         }
         let concluded = Concluded {
             report,

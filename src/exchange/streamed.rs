@@ -275,7 +275,8 @@ impl OpenStep<'_> {
         let exchange = &mut *self.exchange;
         let report = std::mem::take(&mut self.report);
         let port = Port::new(&shared, engine, wait);
-        let taking = exchange.taking(&layout, (&mut *vector, self.apply), report, port);
+        let mut taking = exchange.taking(&layout, (&mut *vector, self.apply), report, port);
+        taking.announced = updates.len() as u16;
         let mut streamed = Streamed {
             taking,
             encoder: self.pushed.then_some(&mut exchange.encoder),
@@ -296,7 +297,8 @@ impl OpenStep<'_> {
         }
         let (mut report, dropped, agreed) = taking.ended();
         if self.pushed {
-            self.exchange.note_encoded(&mut report)?;
+            let noted = self.exchange.note_encoded(&mut report);
+            noted.map_err(|error| wait.broken_off(error))?;
         }
         let concluded = Concluded {
             report,

@@ -38,6 +38,8 @@ pub(super) struct Taking<'a> {
     pub(super) layout: &'a [Chunk],
     pub(super) target: &'a mut dyn Parameters,
     pub(super) apply: Apply,
+    /// How many external updates this rank has announced.
+    pub(super) announced: u16,
     pub(super) heads: Option<Heads>,
     /// By rank: elements that were not finite.
     pub(super) dropped: Vec<u64>,
@@ -79,6 +81,14 @@ impl Taking<'_> {
             }
         }
         self.compare_hashes(&heads)?;
+        let (me, expected) = (self.port.shared.rank, self.announced);
+        let found = heads[me].frame;
+        if found != expected {
+            // Somebody has written over it: all would wait for updates that never come.
+            return Err(self.port.wait.protocol(me, || {
+                format!("{found} external updates announced, expected {expected}")
+            }));
+        }
         let gives: Vec<bool> = heads
             .iter()
             .map(|head| head.flags & HAS_DATA != 0)

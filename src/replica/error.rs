@@ -195,7 +195,7 @@ pub enum Error {
     /// A barrier was entered and not yet finished. Local.
     #[error("a barrier ticket of this replica is still open")]
     TicketOpen,
-    /// A step in parts has begun and is not finished: it owns the replica. Local.
+    /// A step in parts has begun and is not finished: it owns the replica, against asynchronous steps too. Local.
     #[error("a step in parts of this replica is still open")]
     StepOpen,
 }

@@ -17,7 +17,8 @@ use std::sync::Arc;
 /// A process that ends without the drop (`std::process::exit`, an abort) has died for the others, whatever its exit code.
 ///
 /// An operation waits for the other replicas, at most until the deadline. Operations of one replica must not be called
-/// from several threads at once: they would come in an order that differs between replicas.
+/// from several threads at once: they would come in an order that differs between replicas. One that code calls which
+/// another one has called (a source, a policy) is an error. A panic of such code ends the run for all.
 /// A forked child must call none: it is not the replica, though it has a copy of the handle.
 ///
 /// ```

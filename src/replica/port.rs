@@ -237,12 +237,7 @@ pub(crate) fn run<L>(wait: &Wait<'_>, lists: &mut L, ahead: u64) -> Result<(), E
 where
     L: Lists<Error = Error> + Blocked,
 {
-    match run_on(wait, lists, ahead) {
-        Err(error) if !error.ends_the_run() => {
-            Err(wait.protocol(wait.shared.rank, || error.to_string()))
-        }
-        ran => ran,
-    }
+    run_on(wait, lists, ahead).map_err(|error| wait.broken_off(error))
 }
 
 fn run_on<L>(wait: &Wait<'_>, lists: &mut L, ahead: u64) -> Result<(), Error>

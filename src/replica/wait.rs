@@ -263,6 +263,14 @@ impl Wait<'_> {
         self.verdict(verdict, Some(what()))
     }
 
+    /// What an error in the middle of an operation comes to: it ends the run, since the others wait for the rest of it.
+    pub(crate) fn broken_off(&self, error: Error) -> Error {
+        if error.ends_the_run() {
+            return error;
+        }
+        self.protocol(self.shared.rank, || error.to_string())
+    }
+
     /// The error that a verdict stands for; `what` this rank knows of a broken protocol.
     pub(crate) fn verdict(&self, verdict: Verdict, what: Option<String>) -> Error {
         let during = self.operation;
