@@ -41,8 +41,8 @@ fn main() {
         }
         let rounds = match elements {
             _ if bench.quick() => 2,
-            0..=2_000_000 => 31,
-            0..=10_000_000 => 11,
+            ..=2_000_000 => 31,
+            2_000_001..=10_000_000 => 11,
             _ => 5,
         };
         let rows = launch(world_size, &format!("growth {elements} {density} {rounds}"));

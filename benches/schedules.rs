@@ -6,13 +6,11 @@
 
 mod common;
 
+use common::replicas::{hand_over, launch, number, slowest, task};
 use common::{Against, Bench, Random, median};
-use gradring::launch::Launch;
 use gradring::{Asynchronous, Exchange, Quantile, Replica};
 use std::time::{Duration, Instant};
 
-const RESULT: &str = "GRADRING_BENCH_RESULT";
-const WHAT: &str = "GRADRING_BENCH_WHAT";
 /// A quick replica's computation.
 const COMPUTE: Duration = Duration::from_millis(3);
 
@@ -71,43 +69,16 @@ fn main() {
     }
 }
 
-/// Per round and schedule: steps a second of the quickest replica, and of all.
-fn launch(world_size: usize, what: &str) -> Vec<Vec<f64>> {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = folder.path().join("result");
-    let outcome = Launch::this_program()
-        .replicas(world_size)
-        .env(WHAT, what)
-        .env(RESULT, &file)
-        .run();
-    match outcome {
-        Ok(outcome) if outcome.code == 0 => {}
-        other => {
-            eprintln!("the replicas failed: {other:?}");
-            std::process::exit(1);
-        }
-    }
-    let text = std::fs::read_to_string(&file).unwrap_or_default();
-    text.lines()
-        .map(|line| {
-            line.split_whitespace()
-                .filter_map(|number| number.parse().ok())
-                .collect()
-        })
-        .collect()
-}
-
 fn measure() {
     let replica = Replica::join().expect("this program's launcher");
-    let task = std::env::var(WHAT).unwrap_or_default();
-    let words: Vec<&str> = task.split_whitespace().collect();
-    let number = |at: usize| -> usize { words[at].parse().expect("written by the launcher") };
+    let task = task();
     let slow = CASES
         .iter()
-        .find(|(_, case, _)| *case == words[0])
+        .find(|(_, case, _)| *case == task[0])
         .expect("written by the launcher")
         .0;
-    let (elements, steps, rounds) = (number(1), number(2), number(3));
+    let (elements, steps): (usize, usize) = (number(&task, 1), number(&task, 2));
+    let rounds: usize = number(&task, 3);
 
     let build = |schedule: Option<Asynchronous>| {
         let builder = Exchange::builder(elements).policy(Quantile::new(1e-2).expect("a density"));
@@ -130,7 +101,7 @@ fn measure() {
     let update: Vec<f32> = (0..elements).map(|_| random.laplace(1e-3)).collect();
     let mut parameters = vec![0.5_f32; elements];
     let is_last = replica.rank() + 1 == replica.world_size();
-    let mut rows = String::new();
+    let mut rows = Vec::new();
     for round in 0..=rounds {
         let mut row = Vec::new();
         for exchange in &mut exchanges {
@@ -159,26 +130,17 @@ fn measure() {
         }
         // The first round is for warmth.
         if round > 0 {
-            let row: Vec<String> = row.iter().map(f64::to_string).collect();
-            rows.push_str(&row.join(" "));
-            rows.push('\n');
+            rows.push(row);
         }
     }
-    if replica.rank() == 0 {
-        let file = std::env::var_os(RESULT).expect("set by the launcher");
-        std::fs::write(file, rows).expect("a file of the launcher");
-    }
+    hand_over(&replica, &rows);
 }
 
 /// The quickest replica's throughput, and all replicas' steps by the time until the last had ended.
 fn reduce(replica: &Replica, own: f64, steps: f64, seconds: f64) -> [f64; 2] {
-    let mut most = [own, seconds];
     let mut sum = [steps];
-    replica
-        .all_reduce(&mut most, gradring::op::Max)
-        .expect("all come");
     replica
         .all_reduce(&mut sum, gradring::op::Sum)
         .expect("all come");
-    [most[0], sum[0] / most[1]]
+    [slowest(replica, own), sum[0] / slowest(replica, seconds)]
 }

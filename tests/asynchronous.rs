@@ -265,7 +265,7 @@ fn replica() {
             let mut settles = 0;
             for step in 0..25 {
                 let update = update(rank, step);
-                let gives = (step + rank) % 3 != 0;
+                let gives = !(step + rank).is_multiple_of(3);
                 if gives {
                     add(&mut given, &update);
                 }

@@ -641,6 +641,22 @@ fn two_runs_at_once_do_not_meet() {
     );
 }
 
+#[test]
+fn who_is_behind_is_told_though_the_sum_of_all_positions_passes_64_bits() {
+    // Rank 1 stops in the 3rd frame of 128 KiB, the root publishes as many more as its ring holds, and waits for room: the
+    // sum of the positions of rank 1 is below 2^64, of the others above.
+    let before = 5 * (131_072 + 64);
+    let mut setup = crashes("broadcast", "frame-read 3 stop");
+    setup.deadline = Duration::from_secs(1);
+    setup.begin = (0, (u64::MAX - before) / 3);
+    let mut world = World::with("until error", 3, &setup);
+    for rank in [0, 2] {
+        world.replicas[rank].hear("error");
+    }
+    world.replicas[1].signal(Signal::SIGCONT);
+    survivors_say(&world.finish(), 9, "timed out 1");
+}
+
 /// The number of the operation before the first, and where all rings begin: shortly before what 31, 32, 48 and 63 bits
 /// can count.
 const BORDERS: [u64; 5] = [1 << 31, 1 << 32, 1 << 48, 1 << 63, 3 << 62];

@@ -298,6 +298,45 @@ fn replicas_that_are_stopped_and_continued_at_random_change_nothing() {
 }
 
 #[test]
+fn a_replica_that_stops_between_any_two_accesses_changes_nothing() {
+    let run = Run {
+        schedules: &Schedule::ALL,
+        scale: 20,
+        events: 100,
+        seed: 750,
+        first_step: 0,
+    };
+    let expected = run.simulate(3);
+    for point in [
+        "announced",
+        "arrived",
+        "value-written",
+        "frame-written",
+        "tail-stored",
+        "frame-read",
+        "folded",
+        "step-out",
+        "marker-taken",
+        "parts-out",
+    ] {
+        for (rank, nth) in [(0, 1), (1, 3), (2, 9)] {
+            // A run of a hundred events has few barriers.
+            let nth = if point == "arrived" { 1 } else { nth };
+            let mut setup = setup(&run, 2);
+            let stop = format!("{rank} {point} {nth} stop");
+            let stop = ("GRADRING_CRASH_POINT".to_owned(), stop);
+            setup.environment.push(stop);
+            let world = World::with("follow", 3, &setup);
+            world.replicas[rank].wait_for_stop();
+            // The others come as far as they can without it.
+            sleep(Duration::from_millis(5));
+            world.replicas[rank].signal(Signal::SIGCONT);
+            compare(&run, &expected, &world.succeed());
+        }
+    }
+}
+
+#[test]
 fn a_storm_of_signals_changes_nothing() {
     for (seed, schedules) in (800..).zip(DISTURBED) {
         let run = Run {

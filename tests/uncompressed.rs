@@ -187,7 +187,7 @@ fn kind(error: &Error) -> String {
 
 /// Which ranks give data in which step.
 fn gives_unevenly(rank: usize, step: usize) -> bool {
-    step % 3 == 0 || (rank + step) % 3 == 0
+    step.is_multiple_of(3) || (rank + step).is_multiple_of(3)
 }
 
 #[test]
@@ -503,7 +503,7 @@ fn replica() {
                 replica
                     .all_reduce(&mut vec![1.0_f32; length], Sum)
                     .expect("reduces");
-            } else if length % 2 == 0 {
+            } else if length.is_multiple_of(2) {
                 let mut exchange = build(&replica, length, Dense::F32, Reduction::Mean);
                 exchange.step(None, &mut vec![1.0; length]).expect("steps");
             } else {
@@ -695,10 +695,10 @@ fn settings_of_compression_are_refused_and_the_others_must_agree() {
             .collect();
         assert_eq!(errors.len(), 2, "{:?}", replica.heard);
         assert!(
-            errors[0].contains("compression differs")
-                && errors[0].contains("rank 1 has none (bf16)")
+            errors[0].contains("schedule differs")
+                && errors[0].contains("rank 1 has uncompressed as bf16")
         );
-        assert!(errors[1].contains("rank 0 has none (f32), rank 1 has yes"));
+        assert!(errors[1].contains("rank 0 has uncompressed as f32, rank 1 has lockstep"));
     }
 }
 

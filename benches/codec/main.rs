@@ -40,6 +40,7 @@ fn main() {
         quantile(&mut bench, path, &mut arena);
     }
     threads(&mut bench, &mut arena);
+    streamed(&mut bench, &mut arena);
     formats::run(&mut bench);
 }
 
@@ -393,6 +394,54 @@ fn threads(bench: &mut Bench, arena: &mut Arena) {
         let against = Against {
             ratio: times[1].over(&times[0]),
             reference,
+        };
+        bench.report(&name, times[0].median() * 1e3, "ms", Some(against));
+    }
+}
+
+/// The same with an update that comes in parts, the last first; each chunk is encoded when it is complete.
+fn streamed(bench: &mut Bench, arena: &mut Arena) {
+    /// Elements of a part: some of a chunk, and no divisor of it.
+    const PART: usize = 100_000;
+    for density in [1e-3, 1e-2] {
+        let name = format!("encoder, streamed, density {density:e}");
+        if !bench.wants(&name) {
+            continue;
+        }
+        let elements = arena.update.len();
+        let mut encoder = Encoder::builder(elements)
+            .policy(Quantile::new(density).expect("a density"))
+            .build()
+            .expect("an encoder");
+        let (mut step, mut complete) = (0, Vec::new());
+        let update = &arena.update;
+        let mut ours = || {
+            let took = time(|| {
+                encoder.begin_streamed(step).expect("no step is open");
+                for first in (0..elements).step_by(PART).rev() {
+                    let part = first..elements.min(first + PART);
+                    let values = &update[part.clone()];
+                    encoder
+                        .push(part, values, &mut complete)
+                        .expect("each once");
+                    for chunk in complete.drain(..) {
+                        encoder.encode_complete(chunk).expect("a chunk");
+                    }
+                }
+                encoder.end().expect("all chunks were encoded");
+            });
+            step += 1;
+            took
+        };
+        let residual = &mut arena.residual;
+        let mut theirs = || {
+            residual.fill(0.0);
+            time(|| add(residual, update))
+        };
+        let times = bench.interleave(ROUNDS, &mut [&mut ours, &mut theirs]);
+        let against = Against {
+            ratio: times[1].over(&times[0]),
+            reference: ADD,
         };
         bench.report(&name, times[0].median() * 1e3, "ms", Some(against));
     }

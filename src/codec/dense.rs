@@ -8,7 +8,7 @@ use super::arithmetic::{INFINITY, LEAST_NORMAL, MAGNITUDE};
 use super::cpu::Kernels;
 use super::encode::{Encoded, look_at};
 use super::format::{DecodeError, Format};
-use super::given::{Cursor, PIECE, Room, with_piece};
+use super::given::{Cursor, Piece, nothing, with_piece};
 
 /// The numbers of a dense payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,11 +78,19 @@ pub(super) fn encode(
     let bytes = number.bytes() * residual.len();
     out.reserve(bytes);
     let spare = &mut out.spare_capacity_mut()[..bytes];
-    let (mut dropped, mut room) = (0, Room::default());
-    let pieces = residual.chunks_mut(PIECE);
-    for (residual, spare) in pieces.zip(spare.chunks_mut(number.bytes() * PIECE)) {
-        let piece = update.next(residual.len(), &mut room);
+    let (mut done, mut dropped) = (0, 0);
+    while done < residual.len() {
+        let left = residual.len() - done;
+        let piece = match update.some(left) {
+            // An update that ended early, which callers rule out, would have nothing more to add.
+            piece if piece.len() == 0 => Piece::Nothing(nothing(left)),
+            piece => piece,
+        };
+        let end = done + piece.len();
+        let residual = &mut residual[done..end];
+        let spare = &mut spare[number.bytes() * done..number.bytes() * end];
         dropped += with_piece!(piece, update => kernels.dense(number, update, residual, spare));
+        done = end;
     }
     // SAFETY: the kernel wrote a value for each element.
     unsafe { out.set_len(out.len() + bytes) };

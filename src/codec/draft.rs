@@ -22,6 +22,8 @@ const _: () = assert!(BLOCK.is_multiple_of(PIECE) && PIECE.is_multiple_of(32));
 
 /// One hit in so many elements makes a piece dense.
 const DENSE: usize = 256;
+/// One in so many makes it crowded.
+const CROWDED: usize = 32;
 
 /// About how many hits of a chunk [`Encoded::mean`] looks at.
 const SEEN: usize = 64;
@@ -142,6 +144,7 @@ impl Draft {
                 u32::MAX
             },
             dense: false,
+            crowded: false,
         };
         let mut room = Room::default();
         for residual in residual.chunks_mut(PIECE) {
@@ -149,6 +152,7 @@ impl Draft {
             let seen = with_piece!(piece, update => self.piece(kernels, &rule, update, residual));
             // The next piece is likely to be as this one.
             rule.dense = DENSE * seen.hits > residual.len();
+            rule.crowded = CROWDED * seen.hits > residual.len();
             self.tally.add(seen);
         }
     }

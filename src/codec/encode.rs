@@ -244,6 +244,7 @@ pub(super) fn accumulate(kernels: Kernels, residual: &mut [f32], mut update: Cur
         unit: 1.0,
         logged: u32::MAX,
         dense: false,
+        crowded: false,
     };
     let mut codes = [MaybeUninit::uninit(); CODE * PIECE + SLACK];
     let (mut room, mut log, mut dropped) = (Room::default(), Vec::new(), 0);

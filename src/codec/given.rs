@@ -208,6 +208,15 @@ pub(crate) enum Piece<'a> {
     Nothing(&'static [Nothing]),
 }
 
+impl Piece<'_> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Piece::Values(values) => values.len(),
+            Piece::Nothing(nothing) => nothing.len(),
+        }
+    }
+}
+
 /// Calls a generic function with the slice inside.
 macro_rules! with_piece {
     ($piece:expr, $slice:ident => $body:expr) => {

@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
         self.at = piece.start;
         while self.at < piece.end {
             let update = self.update.some(piece.end - self.at);
-            let count = with_piece!(update, update => update.len());
+            let count = update.len();
             if count == 0 {
                 return;
             }

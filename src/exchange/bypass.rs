@@ -33,13 +33,6 @@ impl Exchange {
             Apply::Subtract => Kind::Step,
             Apply::Add => Kind::StepSum,
         };
-        if let (Bypass::Whole, Some(Given::InResidual)) = (how, update) {
-            return Err(Error::Invalid {
-                what: "an update in the residual",
-                expected: "a bypass that encodes".into(),
-                found: "one that applies updates whole".into(),
-            });
-        }
         let operation = Operation::new(kind, self.index, self.length as u64, 0);
         // Still an operation, though it meets nobody: flags are agreed on, and a run that is over says so.
         let wait = shared.enter(engine, operation)?;

@@ -2,7 +2,6 @@
 
 use super::config::Schedule;
 use super::lockstep::Giving;
-use super::taking::Taking;
 use super::{Concluded, Exchange, Report, Target, run_lockstep};
 use crate::codec::{Apply, Dense, Parameters, in_dense_chunks};
 use crate::replica::port::Port;
@@ -66,23 +65,12 @@ impl Exchange {
         let operation = Operation::new(kind, self.index, length as u64, 0);
         let wait = shared.enter(engine, operation)?;
         let layout = in_dense_chunks(length, Dense::F32);
-        let (stamp, path) = (self.stamp(), self.encoder.path());
-        let taking = Taking {
-            stamp,
-            reduction: self.reduction,
-            path,
-            layout: &layout,
-            target: &mut *target.vector,
-            apply: target.apply,
-            announced: 0,
-            heads: None,
-            dropped: vec![0; shared.world_size],
-            report: Report {
-                step: self.step,
-                ..Report::default()
-            },
-            port: Port::new(&shared, engine, wait),
+        let report = Report {
+            step: self.step,
+            ..Report::default()
         };
+        let port = Port::new(&shared, engine, wait);
+        let taking = self.taking(&layout, (&mut *target.vector, target.apply), report, port);
         let giving = Giving::Residual(&mut self.encoder, Vec::new());
         let taking = run_lockstep(&shared, taking, giving, &[])?;
         let (report, dropped, agreed) = taking.ended();

@@ -48,8 +48,8 @@ pub use settle::SettleReport;
 pub use streamed::OpenStep;
 
 use crate::codec::{
-    Apply, DecodeError, EncodeError, Encoder, Given, Parameters, Path, ScopeState, ScopeStateError,
-    Update,
+    Apply, Chunk, DecodeError, EncodeError, Encoder, Given, Parameters, Path, ScopeState,
+    ScopeStateError, Update,
 };
 use crate::replica::Cause;
 use crate::replica::Counters;
@@ -307,12 +307,8 @@ impl Exchange {
         if let Some(found) = update.and_then(Given::elements) {
             self.check_length("the update", found)?;
         }
-        if let (Some(Given::InResidual), true) = (update, self.encoder.velocity().is_some()) {
-            return Err(Error::Invalid {
-                what: "an update in the residual",
-                expected: "an exchange without a momentum memory".into(),
-                found: "one whose velocity needs the gradient itself".into(),
-            });
+        if let Some(Given::InResidual) = update {
+            self.check_in_residual()?;
         }
         match self.schedule {
             Schedule::Asynchronous(settings) => self.step_asynchronously(settings, update, target),
@@ -323,12 +319,51 @@ impl Exchange {
         }
     }
 
+    /// Refuses an update in the residual where it cannot be what is sent.
+    fn check_in_residual(&self) -> Result<(), Error> {
+        let found = match self.schedule {
+            Schedule::Streamed | Schedule::Uncompressed(_) | Schedule::Bypass(Bypass::Whole) => {
+                self.schedule.to_string()
+            }
+            _ if self.encoder.velocity().is_some() => "a momentum memory before it".into(),
+            _ => return Ok(()),
+        };
+        Err(Error::Invalid {
+            what: "an update in the residual",
+            expected: "an exchange that sends whole residuals as they are".into(),
+            found,
+        })
+    }
+
     /// What stands in the records of the next step.
     fn stamp(&self) -> Stamp {
         Stamp {
             exchange: self.index,
             step: self.step,
             hash: self.hash,
+        }
+    }
+
+    /// A step of which nothing has been taken.
+    fn taking<'a>(
+        &self,
+        layout: &'a [Chunk],
+        (target, apply): (&'a mut dyn Parameters, Apply),
+        report: Report,
+        port: Port<'a>,
+    ) -> Taking<'a> {
+        Taking {
+            stamp: self.stamp(),
+            reduction: self.reduction,
+            path: self.encoder.path(),
+            layout,
+            target,
+            apply,
+            announced: 0,
+            heads: None,
+            dropped: vec![0; port.shared.world_size],
+            report,
+            port,
         }
     }
 
@@ -354,24 +389,12 @@ impl Exchange {
             begun.map_err(|error| wait.broken_off(error))?;
         }
         report.encode_ns = nanoseconds(entered);
-        let (stamp, path) = (self.stamp(), self.encoder.path());
+        let port = Port::new(&shared, engine, wait);
+        let taking = self.taking(&layout, (&mut *target.vector, target.apply), report, port);
+        let updates = self.sources.poll();
         let giving = match update {
             None => Giving::Nothing,
             Some(update) => Giving::Update(&mut self.encoder, update),
-        };
-        let updates = self.sources.poll();
-        let taking = Taking {
-            stamp,
-            reduction: self.reduction,
-            path,
-            layout: &layout,
-            target: &mut *target.vector,
-            apply: target.apply,
-            announced: updates.len() as u16,
-            heads: None,
-            dropped: vec![0; shared.world_size],
-            report,
-            port: Port::new(&shared, engine, wait),
         };
         let taking = run_lockstep(&shared, taking, giving, &updates)?;
         let (mut report, dropped, agreed) = taking.ended();
@@ -449,11 +472,12 @@ impl Exchange {
 /// Runs a step whose ranks all visit the chunks in one order, to its end.
 fn run_lockstep<'a>(
     shared: &Shared,
-    taking: Taking<'a>,
+    mut taking: Taking<'a>,
     giving: Giving<'a>,
     updates: &'a [ExternalUpdate],
 ) -> Result<Taking<'a>, Error> {
     let wait = taking.port.wait;
+    taking.announced = updates.len() as u16;
     let mut lockstep = Lockstep::new(taking, giving, Pass::new(updates));
     let ran = run(&wait, &mut lockstep, shared.ahead());
     let mut taking = lockstep.taking;

@@ -118,13 +118,6 @@ impl Exchange {
         update: Option<Given<'_>>,
         target: Target<'_>,
     ) -> Result<Report, Error> {
-        if let Some(Given::InResidual) = update {
-            return Err(Error::Invalid {
-                what: "an update in the residual",
-                expected: "an exchange that is not streamed".into(),
-                found: "a streamed one".into(),
-            });
-        }
         let mut step = match target.apply {
             Apply::Subtract => self.begin()?,
             Apply::Add => self.begin_all_reduce()?,
@@ -280,21 +273,12 @@ impl OpenStep<'_> {
         self.finished = true;
         shared.close_step(engine);
         let exchange = &mut *self.exchange;
-        let stamp = exchange.stamp();
+        let report = std::mem::take(&mut self.report);
+        let port = Port::new(&shared, engine, wait);
+        let mut taking = exchange.taking(&layout, (&mut *vector, self.apply), report, port);
+        taking.announced = updates.len() as u16;
         let mut streamed = Streamed {
-            taking: Taking {
-                stamp,
-                reduction: exchange.reduction,
-                path: exchange.encoder.path(),
-                layout: &layout,
-                target: &mut *vector,
-                apply: self.apply,
-                announced: updates.len() as u16,
-                heads: None,
-                dropped: vec![0; shared.world_size],
-                report: std::mem::take(&mut self.report),
-                port: Port::new(&shared, engine, wait),
-            },
+            taking,
             encoder: self.pushed.then_some(&mut exchange.encoder),
             pass: Pass::new(&updates),
             out: &mut self.out,

@@ -1,29 +1,43 @@
 //! The arithmetic of uncompressed sums, element by element: the same bits from every instruction set.
 //!
 //! The loops are such that a compiler makes vectors of them, where it may.
+#![allow(
+    clippy::needless_range_loop,
+    reason = "by index the compiler sees that no value lies outside; otherwise each is masked"
+)]
 
-use crate::codec::arithmetic::{INFINITY, MAGNITUDE, choose};
+use crate::codec::Path;
+use crate::codec::arithmetic::choose;
 use crate::codec::dense::{from_bf16, to_bf16};
-use crate::codec::{Path, canon};
 use crate::replica::raw::Source;
 
-/// Whether the compiled code for vectors of 256 bits may run.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lanes {
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-    wide: bool,
+/// How wide the vectors are that the compiled code may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lanes {
+    /// What every processor of this architecture has.
+    Plain,
+    /// 256 bits.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// 512 bits, and masks.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
 }
 
 impl Lanes {
-    /// Those of a path of the codec.
+    /// Those of a path of the codec, if this processor has it.
     pub(super) fn of(path: Path) -> Self {
-        Self {
-            wide: matches!(path, Path::Avx2 | Path::Avx512) && Path::Avx2.is_available(),
+        match path {
+            #[cfg(target_arch = "x86_64")]
+            Path::Avx2 if path.is_available() => Self::Avx2,
+            #[cfg(target_arch = "x86_64")]
+            Path::Avx512 if path.is_available() => Self::Avx512,
+            _ => Self::Plain,
         }
     }
 }
 
-/// Each function twice: as it stands, and where the compiler may use vectors of 256 bits.
+/// Each function once for each width.
 macro_rules! by_lanes {
     ($($(#[$doc:meta])* fn $name:ident $(<$source:ident of $value:ty>)? ($($argument:ident: $type:ty),*)
         $(-> $result:ty)? $body:block)*) => {$(
@@ -39,32 +53,49 @@ macro_rules! by_lanes {
             }
 
             #[cfg(target_arch = "x86_64")]
-            if lanes.wide {
-                // SAFETY: `Lanes::of` has seen that the processor has AVX2.
-                return unsafe { wide($($argument),*) };
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+            fn widest$(<$source: Source<$value>>)?($($argument: $type),*) $(-> $result)? {
+                plain($($argument),*)
             }
-            plain($($argument),*)
+
+            match lanes {
+                Lanes::Plain => plain($($argument),*),
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: `Lanes::of` has seen that the processor has AVX2.
+                Lanes::Avx2 => unsafe { wide($($argument),*) },
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: `Lanes::of` has seen that the processor has what the codec's path asks for, which is more.
+                Lanes::Avx512 => unsafe { widest($($argument),*) },
+            }
         }
     )*};
+}
+
+/// [`codec::canon`](crate::codec::canon) by comparisons of numbers: fewer instructions where those of integers are signed.
+#[inline(always)]
+fn canon(x: f32) -> f32 {
+    // So that a NaN stays one.
+    choose(x.abs() < f32::MIN_POSITIVE, 0.0, x)
 }
 
 /// `canon(s + canon(x))`, or `s` and 1 where that is not finite: the element is left out.
 #[inline(always)]
 fn added(s: f32, x: f32) -> (f32, u32) {
     let sum = s + canon(x);
-    let finite = sum.to_bits() & MAGNITUDE < INFINITY;
-    (choose(finite, canon(sum), s), u32::from(!finite))
+    let size = sum.abs();
+    let finite = size < f32::INFINITY;
+    let canonical = choose(size >= f32::MIN_POSITIVE, sum, 0.0);
+    (choose(finite, canonical, s), u32::from(!finite))
 }
 
 /// `x` as bf16: the nearest, never infinite. What is not finite stays so, for those who add it to see.
 #[inline(always)]
 fn rounded(x: f32) -> u16 {
-    let upper = (x.to_bits() >> 16) as u16;
-    let finite = x.to_bits() & MAGNITUDE < INFINITY;
-    let mask = u16::from(finite).wrapping_neg();
+    let finite = x.abs() < f32::INFINITY;
+    let mask = u32::from(finite).wrapping_neg();
     // Of what is not finite some finite number, which is not used.
-    let nearest = to_bf16(choose(finite, canon(x), 0.0));
-    nearest & mask | upper & !mask
+    let nearest = u32::from(to_bf16(choose(finite, canon(x), 0.0)));
+    (nearest & mask | x.to_bits() >> 16 & !mask) as u16
 }
 
 by_lanes! {
@@ -120,7 +151,7 @@ by_lanes! {
         let mut not_finite = 0;
         for i in 0..parameters.len() {
             let p = parameters[i];
-            let finite = p.to_bits() & MAGNITUDE < INFINITY;
+            let finite = p.abs() < f32::INFINITY;
             parameters[i] = choose(finite, canon(canon(p) - canon(sum.get(i) * x)), p);
             not_finite += u32::from(!finite);
         }
@@ -163,7 +194,7 @@ mod tests {
 
     #[test]
     fn every_set_of_lanes_gives_the_same_bits() {
-        let [plain, best] = [Path::Scalar, Path::best()].map(Lanes::of);
+        let [plain, wide, widest] = [Path::Scalar, Path::Avx2, Path::Avx512].map(Lanes::of);
         let (a, b) = (numbers(), numbers().into_iter().rev().collect::<Vec<_>>());
         let all = |lanes| {
             let (mut sum, mut half, mut wide) =
@@ -182,7 +213,8 @@ mod tests {
                 [sum, wide, parameters, handed].map(|values| bits(&values)),
             )
         };
-        assert_eq!(all(plain), all(best));
+        assert_eq!(all(plain), all(wide));
+        assert_eq!(all(plain), all(widest));
     }
 
     #[test]

@@ -55,13 +55,6 @@ impl Exchange {
         target: Target<'_>,
     ) -> Result<Report, Error> {
         let began = Instant::now();
-        if let Some(Given::InResidual) = update {
-            return Err(Error::Invalid {
-                what: "an update in the residual",
-                expected: "an exchange that has one".into(),
-                found: "an uncompressed one".into(),
-            });
-        }
         let kind = match target.apply {
             Apply::Subtract => Kind::Uncompressed,
             Apply::Add => Kind::UncompressedSum,

@@ -240,13 +240,17 @@ impl<T: Value, O: Op<T>> Work for InPlace<'_, T, O> {
 
 /// Each of these with two loops: as it stands, and where the compiler may use vectors of 256 bits.
 macro_rules! by_lanes {
-    ($($(#[$doc:meta])* fn $name:ident($into:ident, $from:ident, $i:ident) $body:block)*) => {$(
+    ($($(#[$doc:meta])* fn $name:ident($into:ident, $from:ident) = $value:expr;)*) => {$(
         $(#[$doc])*
         fn $name<T: Value, O: Op<T>, S: Source<T>>($into: &mut [T], $from: S) {
             #[inline(always)]
             fn plain<T: Value, O: Op<T>, S: Source<T>>($into: &mut [T], $from: S) {
-                let $into = &mut $into[..$from.len()];
-                for $i in 0..$into.len() $body
+                let into = &mut $into[..$from.len()];
+                #[allow(clippy::needless_range_loop, reason = "so that no value is seen to lie outside")]
+                for i in 0..into.len() {
+                    let ($into, $from) = (into[i], $from.get(i));
+                    into[i] = $value;
+                }
             }
 
             #[cfg(target_arch = "x86_64")]
@@ -266,13 +270,8 @@ macro_rules! by_lanes {
 }
 
 by_lanes! {
-    /// `sum` and the next rank's values.
-    fn combine(sum, next, i) {
-        sum[i] = O::combine(sum[i], next.get(i));
-    }
-
-    /// The values of the ranks before, and this rank's own.
-    fn combine_own(own, lower, i) {
-        own[i] = O::combine(lower.get(i), own[i]);
-    }
+    /// A sum, and the next rank's values.
+    fn combine(sum, next) = O::combine(sum, next);
+    /// This rank's own values, behind those of the ranks before it.
+    fn combine_own(own, lower) = O::combine(lower, own);
 }

@@ -2,7 +2,7 @@
 //!
 //! Compiled only with the feature `crash-points`, which this package's own tests switch on; then each point is one
 //! relaxed load. `GRADRING_CRASH_POINT` holds a rank, a point's name and a number n: that rank's process kills itself
-//! (SIGKILL) when it comes to that point for the n-th time.
+//! (SIGKILL) when it comes to that point for the n-th time, or stops itself (SIGSTOP) where the word `stop` follows.
 
 /// A point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub enum Point {
     PartsOut = 14,
 }
 
-/// Kills this process if a test wants it to end here.
+/// Ends or stops this process if a test wants that here.
 #[inline]
 pub fn point(here: Point) {
     #[cfg(all(feature = "crash-points", not(loom)))]
@@ -50,12 +50,14 @@ pub fn point(here: Point) {
 #[cfg(all(feature = "crash-points", not(loom)))]
 mod armed {
     use super::Point;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
     /// Which point is armed: 0 none, `UNREAD` before the environment was looked at.
     static ARMED: AtomicU32 = AtomicU32::new(UNREAD);
     /// How often it must still be reached.
     static LEFT: AtomicU32 = AtomicU32::new(0);
+    /// The signal that is sent then.
+    static SIGNAL: AtomicI32 = AtomicI32::new(libc::SIGKILL);
     const UNREAD: u32 = u32::MAX;
 
     const NAMES: [(&str, Point); 14] = [
@@ -82,7 +84,7 @@ mod armed {
         };
         if armed == here as u32 && LEFT.fetch_sub(1, Ordering::Relaxed) == 1 {
             // SAFETY: a signal to this very process.
-            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            unsafe { libc::kill(libc::getpid(), SIGNAL.load(Ordering::Relaxed)) };
         }
     }
 
@@ -102,6 +104,10 @@ mod armed {
         }
         let name = words.next()?;
         let (_, point) = NAMES.iter().find(|(known, _)| *known == name)?;
-        Some((*point as u32, words.next()?.parse().ok()?))
+        let left = words.next()?.parse().ok()?;
+        if words.next() == Some("stop") {
+            SIGNAL.store(libc::SIGSTOP, Ordering::Relaxed);
+        }
+        Some((*point as u32, left))
     }
 }

@@ -5,8 +5,8 @@ use super::{LENGTH, all_say, fixed, noise, update};
 use gradring::codec::Values;
 use gradring::exchange::Builder;
 use gradring::{
-    Asynchronous, Bypass, Dense, Error, Exchange, InResidual, NamedRange, Parameters, Replica,
-    parameter_hash,
+    Asynchronous, Bypass, Dense, Error, Exchange, InResidual, MomentumMemory, NamedRange,
+    Parameters, Replica, parameter_hash,
 };
 use half::{bf16, f16};
 
@@ -157,6 +157,19 @@ fn parts(replica: &Replica, way: &str) {
         whole.flush(&mut p).expect("flushes");
         parted.flush(&mut q).expect("flushes");
         assert!(q.concat() == p, "{way}");
+    }
+    if way == "lockstep" {
+        let momentum = MomentumMemory::new(0.5).expect("a momentum");
+        let mut exchange = builder(way)
+            .momentum(momentum)
+            .build(replica)
+            .expect("agreed");
+        // Local: nothing was entered, nobody waits.
+        let error = exchange
+            .step(Some(&InResidual), &mut p)
+            .expect_err("it needs the gradient");
+        assert!(matches!(error, Error::Invalid { .. }), "{error}");
+        exchange.step(None, &mut p).expect("the run goes on");
     }
     let wrong: Vec<Values> = vec![(&[0.0_f32; 7]).into(); 3];
     let error = parted

@@ -205,7 +205,7 @@ fn form(step: usize) -> Form {
 fn sum(
     exchange: &mut Exchange,
     schedule: Schedule,
-    update: &Vec<f32>,
+    update: &[f32],
     step: usize,
     sum: &mut [f32],
 ) -> f64 {
@@ -216,7 +216,7 @@ fn sum(
         }
         open.finish(sum)
     } else {
-        exchange.all_reduce(Some(update), sum)
+        exchange.all_reduce(Some(&update), sum)
     };
     match report {
         Ok(report) => report.clipped,

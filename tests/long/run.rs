@@ -272,7 +272,7 @@ pub fn event(
                 let update = one.model.update(rank, burst_event(number, step), whole());
                 one.exchange.step(Some(&update), &mut one.parameters)?;
             }
-            if number % 2 == 0 {
+            if number.is_multiple_of(2) {
                 one.exchange.settle(&mut one.parameters)?;
             } else {
                 let ended = one.exchange.finish_epoch(&mut one.parameters)?;

@@ -94,9 +94,10 @@ impl Simulated<'_> {
                         continue;
                     };
                     if self.model.schedule == Schedule::Streamed {
+                        let whole = 0..update.len();
                         let parts = match form.shape {
                             Shape::Parts(seed) => shuffled(seed, update.len()),
-                            _ => vec![0..update.len()],
+                            _ => Vec::from([whole]),
                         };
                         encoder.begin_streamed(self.step).expect("no step is open");
                         let mut complete = Vec::new();

@@ -379,7 +379,14 @@ fn sparse<T: Load>(
             }
         }
     };
-    let mut tally = if rule.dense {
+    // Without an update to wait for, what is done for groups without hits takes longer than a branch that is guessed
+    // wrong now and then.
+    let every = if T::IN_RESIDUAL {
+        rule.crowded
+    } else {
+        rule.dense
+    };
+    let mut tally = if every {
         pass::<T, false>(rule, update, residual, first, log, emit)
     } else {
         pass::<T, true>(rule, update, residual, first, log, emit)

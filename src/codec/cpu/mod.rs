@@ -262,6 +262,8 @@ pub(crate) struct Rule {
     pub(crate) logged: u32,
     /// Whether many groups are expected to have hits. Changes nothing but speed.
     pub(crate) dense: bool,
+    /// Whether most are. As above.
+    pub(crate) crowded: bool,
 }
 
 /// A hit of which `s` cannot be had back from what it left: its place in the chunk, and `s`.

@@ -86,7 +86,8 @@ impl EncoderBuilder {
         self
     }
 
-    /// How many threads encode, the caller's included; the bytes are those of one. Default: 1.
+    /// How many threads encode, the caller's included; the bytes are those of one. Streamed steps use the caller's alone.
+    /// Default: 1.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;

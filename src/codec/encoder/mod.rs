@@ -1,7 +1,8 @@
 //! A whole vector's encoder: residual, thresholds, momentum memory, post-processor and threads of one replica.
 //!
 //! A step is [`Encoder::begin`], which chooses the thresholds, [`Encoder::encode`] for each chunk in visiting order, and
-//! [`Encoder::end`]. Chunks are visited from number `step mod chunks` on, so that a limit starves none of them.
+//! [`Encoder::end`]. Chunks are visited from number `step mod chunks` on, so that a limit starves none of them. A
+//! [streamed](Encoder::begin_streamed) step takes its update part by part.
 
 mod builder;
 mod scope;

@@ -121,7 +121,8 @@ impl Encoder {
 
     /// Adds a part of the update, of any length, which is that of `elements`, to the residual, and appends the numbers of
     /// the chunks that have become complete by it to `complete`. With a momentum memory the part is one of the gradient.
-    /// Every element must be pushed once a step; the order is free.
+    /// Every element must be pushed once a step; the order is free. A chunk that a part of about its size completes is
+    /// still in the cache when it is encoded next.
     ///
     /// # Errors
     /// [`EncodeError::NotStreamed`]; [`EncodeError::Part`] of elements that the vector does not have,
