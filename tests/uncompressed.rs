@@ -695,10 +695,10 @@ fn settings_of_compression_are_refused_and_the_others_must_agree() {
             .collect();
         assert_eq!(errors.len(), 2, "{:?}", replica.heard);
         assert!(
-            errors[0].contains("compression differs")
-                && errors[0].contains("rank 1 has none (bf16)")
+            errors[0].contains("schedule differs")
+                && errors[0].contains("rank 1 has uncompressed as bf16")
         );
-        assert!(errors[1].contains("rank 0 has none (f32), rank 1 has yes"));
+        assert!(errors[1].contains("rank 0 has uncompressed as f32, rank 1 has lockstep"));
     }
 }
 

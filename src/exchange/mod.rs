@@ -473,11 +473,12 @@ impl Exchange {
 /// Runs a step whose ranks all visit the chunks in one order, to its end.
 fn run_lockstep<'a>(
     shared: &Shared,
-    taking: Taking<'a>,
+    mut taking: Taking<'a>,
     giving: Giving<'a>,
     updates: &'a [ExternalUpdate],
 ) -> Result<Taking<'a>, Error> {
     let wait = taking.port.wait;
+    taking.announced = updates.len() as u16;
     let mut lockstep = Lockstep::new(taking, giving, Pass::new(updates));
     let ran = run(&wait, &mut lockstep, shared.ahead());
     let mut taking = lockstep.taking;
