@@ -20,7 +20,7 @@ use crate::replica::{Cause, Error, Kind, Operation};
 use crate::shm::crash::{self, Point};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A streamed step that has begun: parts of the update are pushed in any order, then it is finished.
 ///
@@ -274,6 +274,9 @@ impl OpenStep<'_> {
         shared.close_step(engine);
         let exchange = &mut *self.exchange;
         let report = std::mem::take(&mut self.report);
+        // What pushing took came before, so that it is no part of what was waited.
+        let pushing = Duration::from_nanos(report.encode_ns);
+        let began = began.checked_sub(pushing).unwrap_or(began);
         let port = Port::new(&shared, engine, wait);
         let mut taking = exchange.taking(&layout, (&mut *vector, self.apply), report, port);
         taking.announced = updates.len() as u16;

@@ -1,6 +1,7 @@
 //! Starting the launcher and looking at what it does, without ever sleeping for luck.
 
 use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
@@ -10,9 +11,17 @@ use std::time::{Duration, Instant};
 /// How long a test waits for what must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The launcher's command line.
+/// The launcher's command line. It hears of a hang-up even where these tests were started to ignore it, as nohup does.
 pub(crate) fn gradring() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_gradring"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gradring"));
+    // SAFETY: sigaction only, between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGHUP, libc::SIG_DFL);
+            Ok(())
+        });
+    }
+    command
 }
 
 /// `gradring run -n N OPTIONS -- sh -c SCRIPT`, to its end.
