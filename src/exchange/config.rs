@@ -181,6 +181,9 @@ impl Builder {
     }
 
     /// Steps without waiting for the others. Must agree, with both numbers. Default: lockstep.
+    ///
+    /// Settle before the exchange is dropped: what its steps have left in the rings only its own settle takes out, and until
+    /// then the replica is [`Error::Unsettled`].
     #[must_use]
     pub fn asynchronous(self, settings: Asynchronous) -> Self {
         self.scheduled(Schedule::Asynchronous(settings))
