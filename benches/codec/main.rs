@@ -143,6 +143,17 @@ fn add_plain(residual: &mut [f32], update: &[f32]) {
     }
 }
 
+/// With a bound to be kept, as in a step, but never binding.
+fn bounded() -> ChunkOptions {
+    ChunkOptions {
+        budget: Some(Budget {
+            max_hits: CHUNK - 1,
+            start: 0,
+        }),
+        ..ChunkOptions::default()
+    }
+}
+
 fn encode(bench: &mut Bench, path: Path, arena: &mut Arena) {
     for density in DENSITIES {
         let name = format!("{path} encode, density {density:e}");
@@ -150,15 +161,7 @@ fn encode(bench: &mut Bench, path: Path, arena: &mut Arena) {
             continue;
         }
         let unit = threshold(density);
-        // Bound to be kept, as in a step, but never binding.
-        let budget = Some(Budget {
-            max_hits: CHUNK - 1,
-            start: 0,
-        });
-        let options = ChunkOptions {
-            budget,
-            ..ChunkOptions::default()
-        };
+        let options = bounded();
         let mut hits = 0;
         // One arena, two sides that take turns.
         let arena = std::cell::RefCell::new(&mut *arena);
@@ -198,14 +201,7 @@ fn in_place(bench: &mut Bench, path: Path, arena: &mut Arena) {
             continue;
         }
         let unit = threshold(density);
-        let budget = Some(Budget {
-            max_hits: CHUNK - 1,
-            start: 0,
-        });
-        let options = ChunkOptions {
-            budget,
-            ..ChunkOptions::default()
-        };
+        let options = bounded();
         let arena = std::cell::RefCell::new(&mut *arena);
         let mut ours = || {
             let arena = &mut **arena.borrow_mut();

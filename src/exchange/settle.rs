@@ -138,17 +138,7 @@ impl Settle<'_> {
                 ..marker
             },
         };
-        let expected = Record {
-            magic: record.magic,
-            version: record.version,
-            agreement: record.agreement,
-            rank: record.rank,
-            operation: record.operation,
-            identity: record.identity,
-            length: record.length,
-            crc: record.crc,
-            ..expected
-        };
+        let expected = expected.framed_as(&record);
         if record != expected || length != 0 {
             return Err(wait.protocol(rank, || {
                 format!(

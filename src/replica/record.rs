@@ -77,6 +77,22 @@ impl Record {
         }
     }
 
+    /// The same record with what the ring and the port have compared already, as it was found: what is left to compare is
+    /// what the operation gives a meaning to.
+    pub(crate) fn framed_as(self, found: &Self) -> Self {
+        Self {
+            magic: found.magic,
+            version: found.version,
+            agreement: found.agreement,
+            rank: found.rank,
+            operation: found.operation,
+            identity: found.identity,
+            length: found.length,
+            crc: found.crc,
+            ..self
+        }
+    }
+
     /// For the ring, which fills in magic, version, length and checksum.
     pub(crate) fn into_header(self) -> Header {
         bytemuck::cast(self)

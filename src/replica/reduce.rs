@@ -337,34 +337,14 @@ impl<W: Work> Lists for Reduction<'_, W> {
         let Some(theirs) = self.port.peek(rank)? else {
             return Ok(false);
         };
-        let Record {
-            magic,
-            version,
-            agreement,
-            rank: sender,
-            operation,
-            identity,
-            hash,
-            length: frame_length,
-            crc,
-            ..
-        } = theirs.record;
         let expected = Record {
             kind: kind as u8,
             chunk: chunk as u32,
             flags: (u8::from(gives) * HAS_DATA) | (theirs.record.flags & HAS_HASH),
-            // What the rings and the port have compared.
-            magic,
-            version,
-            agreement,
-            rank: sender,
-            operation,
-            identity,
-            hash,
-            length: frame_length,
-            crc,
+            hash: theirs.record.hash,
             ..base
         };
+        let expected = expected.framed_as(&theirs.record);
         let expected = (expected, length);
         let found = (theirs.record, theirs.payload_len());
         if found != expected {
