@@ -13,7 +13,7 @@ use crate::replica::port::{Accepts, Blocked, Port, run};
 use crate::replica::progress::Lists;
 use crate::replica::record::{HAS_HASH, IS_DONE, Record, RecordKind};
 use crate::replica::shared::{Engine, Shared};
-use crate::replica::{Error, PIECE};
+use crate::replica::{Error, Flags, PIECE};
 use crate::shm::crash::{self, Point};
 use std::ops::Range;
 use std::sync::Arc;
@@ -355,21 +355,21 @@ impl Exchange {
         // Held between settles too, so that this rank is not taken for one that steps.
         let engine = &mut *shared.engine()?;
         let missed = std::mem::take(&mut self.missed);
-        if missed != 0 {
+        if !missed.is_empty() {
             return Ok(EpochEnd::Interrupted(missed));
         }
         loop {
             let before = engine.agreed;
             let settled = self.settle_with(&shared, engine, parameters, true);
             if let Err(Error::NonFinite { .. }) = settled {
-                self.missed = engine.agreed & !before;
+                self.missed = Flags::from_bits(engine.agreed & !before);
             }
             let report = settled?;
-            let flags = report.flags & !before;
+            let flags = Flags::from_bits(report.flags & !before);
             if report.all_done {
                 return Ok(EpochEnd::Ended);
             }
-            if flags != 0 {
+            if !flags.is_empty() {
                 return Ok(EpochEnd::Interrupted(flags));
             }
         }
@@ -437,7 +437,7 @@ impl Exchange {
         };
         let counts: Vec<u64> = markers().map(|marker| marker.dropped.into()).collect();
 
-        engine.agreed |= report.flags;
+        engine.agree_on(report.flags);
         engine.steps = 0;
         engine.unsettled = None;
         self.since_settle.settles += 1;
