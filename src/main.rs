@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -32,6 +33,23 @@ enum Command {
         after_help = "Examples:\n  gradring run -n 2 ./trainer --epochs 20\n  gradring run -n 4 --grace 5 -- python3 train.py"
     )]
     Run(Run),
+    /// Look at the checkpoints of a run.
+    #[command(subcommand)]
+    Checkpoint(Checkpoint),
+}
+
+#[derive(Debug, Subcommand)]
+enum Checkpoint {
+    /// Print what is there: states, sizes, ages, damages, and from which one a run would go on.
+    Show {
+        /// The directory of the checkpoints, or one of them.
+        path: PathBuf,
+    },
+    /// Read everything and name what is damaged. The exit code is 1 if anything is, or if there is no checkpoint.
+    Verify {
+        /// The directory of the checkpoints, or one of them.
+        path: PathBuf,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -61,7 +79,10 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    let Command::Run(run) = cli.command;
+    let run = match cli.command {
+        Command::Run(run) => run,
+        Command::Checkpoint(asked) => return checkpoint(&asked),
+    };
     let mut program = run.program.into_iter();
     let mut launch = Launch::new(program.next().unwrap_or_default())
         .args(program)
@@ -88,6 +109,32 @@ fn main() -> ExitCode {
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+fn checkpoint(asked: &Checkpoint) -> ExitCode {
+    let (Checkpoint::Show { path } | Checkpoint::Verify { path }) = asked;
+    let found = match gradring::checkpoint::inspect(path) {
+        Ok(found) => found,
+        Err(error) => {
+            say(&error);
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut out = std::io::stdout();
+    // Who closes the pipe has read enough.
+    if matches!(asked, Checkpoint::Show { .. }) {
+        let _ = writeln!(out, "{found}");
+        return ExitCode::SUCCESS;
+    }
+    for damage in found.damages() {
+        let _ = writeln!(out, "{damage}");
+    }
+    if !found.is_sound() {
+        return ExitCode::FAILURE;
+    }
+    let count = found.checkpoints.len();
+    let _ = writeln!(out, "{}: {count} checkpoints, all whole", path.display());
+    ExitCode::SUCCESS
 }
 
 /// To standard error. Where nobody can be told, the exit code still tells: `eprintln` would panic.
