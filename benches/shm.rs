@@ -62,8 +62,11 @@ fn main() {
         }
     }
     if bench.wants("memory a replica") {
-        let layout =
-            gradring::shm::layout::Layout::new(8, gradring::shm::layout::DEFAULT_RING_CAPACITY);
+        let layout = gradring::shm::layout::Layout::new(
+            8,
+            gradring::shm::layout::DEFAULT_RING_CAPACITY,
+            gradring::shm::cells::DEFAULT_CELLS,
+        );
         if let Ok(layout) = layout {
             bench.report(
                 "memory a replica, 8 replicas",

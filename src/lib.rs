@@ -38,4 +38,4 @@ pub use exchange::{
 #[cfg(not(loom))]
 pub use launch::Launch;
 #[cfg(not(loom))]
-pub use replica::{Error, Replica, op};
+pub use replica::{Error, Flags, Replica, Stop, op};

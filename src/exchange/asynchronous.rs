@@ -128,7 +128,6 @@ impl<'a> Applying<'a> {
             flags: HAS_DATA,
             hash: 0,
             frame: 0,
-            epoch: 0,
             ..record
         };
         if record != expected {

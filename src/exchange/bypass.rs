@@ -6,7 +6,7 @@ use crate::codec::{
     Apply, Dense, Given, Parameters, Path, Record, Unit, canon, parameters, pieces,
 };
 use crate::replica::record::Record as Header;
-use crate::replica::{Error, Kind, Operation};
+use crate::replica::{Error, Kind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ impl Exchange {
             Apply::Subtract => Kind::Step,
             Apply::Add => Kind::StepSum,
         };
-        let operation = Operation::new(kind, self.index, self.length as u64, 0);
+        let operation = self.step_operation(kind);
         // Still an operation, though it meets nobody: flags are agreed on, and a run that is over says so.
         let wait = shared.enter(engine, operation)?;
         let mut report = Report {

@@ -8,7 +8,7 @@ use crate::codec::{
     ClippingError, Dense, Encoder, EncoderBuilder, EncoderError, MemoryError, MomentumMemory,
     NamedRange, Path, PostProcessor,
 };
-use crate::replica::{Error, Kind, Operation, Replica, gather};
+use crate::replica::{Error, Flags, Kind, Operation, Replica, gather};
 use std::sync::Arc;
 
 /// What becomes of the sum of all updates.
@@ -337,7 +337,7 @@ impl Builder {
             step: 0,
             hash: None,
             since_settle: Since::default(),
-            missed: 0,
+            missed: Flags::NONE,
         })
     }
 }

@@ -3,7 +3,7 @@
 use super::config::Schedule;
 use super::{Exchange, Report};
 use crate::codec::Parameters;
-use crate::replica::Error;
+use crate::replica::{Error, Flags};
 
 /// How [`Exchange::finish_epoch`] ended: the same on all replicas, after the same step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum EpochEnd {
     Ended,
     /// A flag was agreed on meanwhile, such as a stop or a checkpoint that is due: the flags that are new. Once they have
     /// been dealt with, the epoch may be finished by another call.
-    Interrupted(u8),
+    Interrupted(Flags),
 }
 
 impl Exchange {
@@ -30,6 +30,7 @@ impl Exchange {
         &mut self,
         parameters: &mut P,
     ) -> Result<EpochEnd, Error> {
+        self.shared.look_at_stops();
         if let Schedule::Asynchronous(_) = self.schedule {
             let mut parameters = parameters;
             return self.finish_epoch_asynchronously(&mut parameters);
@@ -51,6 +52,7 @@ impl Exchange {
         sum: &mut P,
         mut apply: impl FnMut(&mut P, &Report),
     ) -> Result<EpochEnd, Error> {
+        self.shared.look_at_stops();
         self.until_the_end(|exchange| {
             let report = exchange.all_reduce(None, sum)?;
             if !report.epoch_ended() {
@@ -66,13 +68,13 @@ impl Exchange {
         mut step: impl FnMut(&mut Self) -> Result<Report, Error>,
     ) -> Result<EpochEnd, Error> {
         let missed = std::mem::take(&mut self.missed);
-        if missed != 0 {
+        if !missed.is_empty() {
             return Ok(EpochEnd::Interrupted(missed));
         }
         let before = self.shared.agreed();
         loop {
             let stepped = step(self);
-            let flags = self.shared.agreed() & !before;
+            let flags = self.shared.agreed().without(before);
             if let Err(Error::NonFinite { .. }) = stepped {
                 self.missed = flags;
             }
@@ -80,7 +82,7 @@ impl Exchange {
             if report.epoch_ended() {
                 return Ok(EpochEnd::Ended);
             }
-            if flags != 0 {
+            if !flags.is_empty() {
                 return Ok(EpochEnd::Interrupted(flags));
             }
         }

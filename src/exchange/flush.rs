@@ -5,7 +5,7 @@ use super::lockstep::Giving;
 use super::{Concluded, Exchange, Report, Target, run_lockstep};
 use crate::codec::{Apply, Dense, Parameters, in_dense_chunks};
 use crate::replica::port::Port;
-use crate::replica::{Error, Kind, Operation};
+use crate::replica::{Error, Kind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -62,7 +62,7 @@ impl Exchange {
         let shared = Arc::clone(&self.shared);
         let engine = &mut *shared.engine()?;
         let length = self.length;
-        let operation = Operation::new(kind, self.index, length as u64, 0);
+        let operation = self.step_operation(kind);
         let wait = shared.enter(engine, operation)?;
         let layout = in_dense_chunks(length, Dense::F32);
         let report = Report {

@@ -56,7 +56,7 @@ use crate::replica::Counters;
 use crate::replica::port::{Port, run};
 use crate::replica::shared::{Engine, Shared};
 use crate::replica::wait::Wait;
-use crate::replica::{Error, Kind, Operation, broadcast, gather};
+use crate::replica::{Error, Flags, Kind, Operation, broadcast, gather};
 use asynchronous::Since;
 use config::Schedule;
 use external::{ExternalUpdate, Pass, Sources};
@@ -111,7 +111,7 @@ pub struct Exchange {
     /// Of an asynchronous exchange.
     since_settle: Since,
     /// Flags that were agreed on in a step of `finish_epoch` that ended with an error instead of telling them.
-    missed: u8,
+    missed: Flags,
 }
 
 /// What a step does with the reduced sum.
@@ -335,6 +335,12 @@ impl Exchange {
         })
     }
 
+    /// A step, or something like one, of this kind. Ranks that are in different epochs do not make the same one.
+    fn step_operation(&self, kind: Kind) -> Operation {
+        let epoch = self.shared.stage().ordinal();
+        Operation::new(kind, self.index, self.length as u64, epoch)
+    }
+
     /// What stands in the records of the next step.
     fn stamp(&self) -> Stamp {
         Stamp {
@@ -375,7 +381,7 @@ impl Exchange {
         };
         let shared = Arc::clone(&self.shared);
         let engine = &mut *shared.engine()?;
-        let operation = Operation::new(kind, self.index, self.length as u64, 0);
+        let operation = self.step_operation(kind);
         // What entering refuses has not happened: neither policies nor the momentum memory may have seen the update.
         let wait = shared.enter(engine, operation)?;
         let mut report = Report {
@@ -438,7 +444,7 @@ impl Exchange {
             gave,
             counts,
         } = concluded;
-        engine.agreed |= agreed;
+        engine.agree_on(agreed);
         self.hash = None;
         if report.contributors == 0 {
             self.sources.give_back(updates);

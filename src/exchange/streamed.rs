@@ -90,7 +90,7 @@ impl Exchange {
                 found: self.schedule.to_string(),
             });
         }
-        let operation = Operation::new(kind, self.index, self.length as u64, 0);
+        let operation = self.step_operation(kind);
         let chunks = self.encoder.chunks();
         self.shared.open_step(operation)?;
         Ok(OpenStep {

@@ -255,7 +255,6 @@ fn check(
         chunk: expected.chunk,
         flags: expected.flags | (record.flags & HAS_HASH),
         frame: if is_first { record.frame } else { 0 },
-        epoch: 0,
         ..*record
     };
     if *record == expected {

@@ -22,7 +22,7 @@ use crate::replica::raw::{Raw, Source};
 use crate::replica::record::{HAS_DATA, HAS_HASH, Record};
 use crate::replica::reduce::{Cut, Reduction, Turn, Work};
 use crate::replica::wait::Wait;
-use crate::replica::{Error, Kind, Operation};
+use crate::replica::{Error, Kind};
 use crate::shm::ring::WriteGrant;
 use std::ops::Range;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Exchange {
         let shared = Arc::clone(&self.shared);
         let engine = &mut *shared.engine()?;
         let elements = self.length;
-        let operation = Operation::new(kind, self.index, elements as u64, 0);
+        let operation = self.step_operation(kind);
         let wait = shared.enter(engine, operation)?;
         let max_payload = shared.segment.ring(shared.rank).max_payload();
         let cut = Cut::new(elements, number.bytes(), shared.world_size, max_payload);

@@ -19,9 +19,8 @@ pub(super) struct World {
 impl World {
     pub(super) fn create(world_size: usize, ring_capacity: usize) -> Result<World, LaunchError> {
         let segment = Segment::create(&Config {
-            world_size,
             ring_capacity,
-            cores: cores(),
+            ..Config::new(world_size, cores())
         })?;
         // From here on dropping it removes the name.
         let mut world = World {

@@ -97,7 +97,7 @@ fn through_lines<T: Value, O: Op<T>>(
             format!("expected {length} bytes of values, found {found}")
         }));
     }
-    engine.agreed |= flags;
+    engine.agree_on(flags);
     values.copy_from_slice(sum.values(values.len()));
     Ok(())
 }
@@ -144,7 +144,7 @@ fn through_rings<T: Value, O: Op<T>>(
     let InPlace { lower, flags, .. } = reduction.work;
     engine.lower = lower;
     ran?;
-    engine.agreed |= flags;
+    engine.agree_on(flags);
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use super::operation::Operation;
 use crate::shm::segment::SegmentError;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What can go wrong between replicas.
@@ -192,6 +193,103 @@ pub enum Error {
         /// What was asked for.
         operation: Operation,
     },
+    /// An accumulator has something else under this key. Local.
+    #[error("accumulator {accumulator}: {key} is {found}, and cannot be {expected}")]
+    Kind {
+        /// The accumulator's name.
+        accumulator: String,
+        /// Which of its keys.
+        key: String,
+        /// What was to be added.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// A count would be more than an i64 holds. Local where it is added, and nothing was; agreed at a synchronization,
+    /// and everything stays as it was.
+    #[error("accumulator {accumulator}: the count {key} would be more than 64 bits hold")]
+    Overflow {
+        /// The accumulator's name.
+        accumulator: String,
+        /// Which of its keys.
+        key: String,
+    },
+    /// A replica's cells are full. Local.
+    #[error(
+        "accumulator {accumulator}: {key} needs {needed} cells, and of {cells} too few are left (launch with --metrics N)"
+    )]
+    MetricsFull {
+        /// The accumulator's name.
+        accumulator: String,
+        /// The key that was to be added.
+        key: String,
+        /// How many cells a replica has.
+        cells: usize,
+        /// How many it needs.
+        needed: usize,
+    },
+    /// Replayed code has come to another synchronization than it came to before the restart. Local, and the same on all.
+    #[error(
+        "accumulator {accumulator}: synchronization {ordinal} of {} was at {expected} before the restart, now at {found}; \
+         it must be the same one, for what is replayed has been counted already",
+        Epoch(epoch)
+    )]
+    Replay {
+        /// The accumulator's name.
+        accumulator: String,
+        /// Which epoch; `None` outside of epochs.
+        epoch: Option<u64>,
+        /// Which synchronization of this epoch, from 0.
+        ordinal: u64,
+        /// Where it was called before.
+        expected: String,
+        /// Where it is called now.
+        found: String,
+    },
+    /// Something of this name is there already. Local.
+    #[error("there is a {what} called {name} already")]
+    Duplicate {
+        /// What it is.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A data loop is not the one that the checkpoint has in its place. Local, and the same on all.
+    #[error(
+        "data loop {position} of {}: the checkpoint has {expected}, found {found}",
+        Epoch(epoch)
+    )]
+    OtherLoop {
+        /// Which epoch; `None` outside of epochs.
+        epoch: Option<u64>,
+        /// Which loop of this epoch, from 0.
+        position: u64,
+        /// What the checkpoint has there.
+        expected: String,
+        /// What the program runs there.
+        found: String,
+    },
+    /// A checkpoint was not made. Agreed: the same on all; the checkpoint before is untouched.
+    #[error("no checkpoint was made: rank {rank}, {}: {why}", path.display())]
+    NotSaved {
+        /// Where it failed.
+        rank: usize,
+        /// What was to be written.
+        path: PathBuf,
+        /// Why it was not.
+        why: String,
+    },
+    /// A state was not loaded. Local; the state has not changed.
+    #[error("state {state} was not loaded from {}: {why}", path.display())]
+    NotLoaded {
+        /// The state's name.
+        state: String,
+        /// Where it was to be loaded from.
+        path: PathBuf,
+        /// Why it was not.
+        #[source]
+        why: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A barrier was entered and not yet finished. Local.
     #[error("a barrier ticket of this replica is still open")]
     TicketOpen,
@@ -213,7 +311,25 @@ impl Error {
                 | Self::TicketOpen
                 | Self::StepOpen
                 | Self::Unsettled { .. }
+                | Self::Kind { .. }
+                | Self::Overflow { .. }
+                | Self::MetricsFull { .. }
+                | Self::Replay { .. }
+                | Self::Duplicate { .. }
+                | Self::OtherLoop { .. }
+                | Self::NotSaved { .. }
+                | Self::NotLoaded { .. }
         )
+    }
+}
+
+struct Epoch<'a>(&'a Option<u64>);
+impl fmt::Display for Epoch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(epoch) => write!(f, "epoch {epoch}"),
+            None => f.write_str("the time outside of epochs"),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::all_reduce::all_reduce;
 use super::collectives;
 use super::error::Error;
+use super::flags::{Flags, Stop};
 use super::join::{self, Builder};
 use super::op::{Op, Value};
 use super::shared::Shared;
@@ -135,22 +136,31 @@ impl Replica {
         self.0.abort(reason);
     }
 
-    /// Raises a flag, one of 8: it goes with everything that this replica does from now on, and when an operation of all
-    /// has ended, [`agreed_flags`](Self::agreed_flags) says so on all replicas alike. Wait-free.
-    pub fn raise_flags(&self, flags: u8) {
-        self.0
-            .segment
-            .rank(self.0.rank)
-            .identity
-            .raised
-            .fetch_or(u32::from(flags), Ordering::Relaxed);
+    /// Asks all replicas for something: it goes with everything that this replica does from now on, and when an operation
+    /// of all has ended, [`agreed`](Self::agreed) says so on all replicas alike. Wait-free.
+    pub fn raise(&self, flags: Flags) {
+        self.0.raise(flags);
     }
 
-    /// The flags that any replica had raised when it entered an operation that has ended here. Blocks while another thread of
-    /// this replica is inside an operation. The same on all replicas
-    /// after the same operation.
-    pub fn agreed_flags(&self) -> u8 {
+    /// What any replica had asked for when it entered an operation that has ended here. The same on all replicas after the
+    /// same operation. Blocks while another thread of this replica is inside one.
+    pub fn agreed(&self) -> Flags {
         self.0.agreed()
+    }
+
+    /// Why all replicas have agreed to stop, if they have: for loops of your own, after any operation of all. Batches,
+    /// epochs and checkpoint points look by themselves.
+    ///
+    /// From the first call on SIGTERM and Ctrl-C ask for a stop and do not end this process at once
+    /// ([`Builder::handle_signals`]).
+    pub fn stop_requested(&self) -> Option<Stop> {
+        self.0.look_at_stops();
+        self.0.agreed().stop()
+    }
+
+    /// The epoch in which this replica is, from 0; `None` outside of epochs.
+    pub fn epoch(&self) -> Option<u64> {
+        self.0.stage().epoch()
     }
 }
 

@@ -2,17 +2,20 @@
 
 use super::error::Error;
 use super::operation::{Kind, Operation};
+use super::settings::{Asked, Settings};
 use super::shared::Shared;
+use super::signals;
 use super::start::start;
+use super::variables::{number, seconds};
 use super::wait::{Look, Wait};
 use crate::shm::crash::{self, Point};
-use crate::shm::layout::DEFAULT_RING_CAPACITY;
 use crate::shm::life::{Holder, Keeper};
 use crate::shm::seat::Seated;
 use crate::shm::segment::{Config, Segment};
 use crate::shm::state::{Muster, muster};
 use crate::shm::sync::Ordering;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,6 +35,7 @@ pub const DEADLINE: &str = "GRADRING_DEADLINE";
 pub struct Builder {
     deadline: Option<Duration>,
     join_timeout: Option<Duration>,
+    asked: Asked,
 }
 
 impl Builder {
@@ -50,6 +54,49 @@ impl Builder {
         self
     }
 
+    /// Where checkpoints are written, and where the newest one is looked for when the run begins. The same on all
+    /// replicas. Default: `GRADRING_CHECKPOINT_DIR`, else nowhere.
+    #[must_use]
+    pub fn checkpoint_directory(mut self, path: impl Into<PathBuf>) -> Self {
+        self.asked.directory = Some(path.into());
+        self
+    }
+
+    /// Asks for a checkpoint so often, by rank 0's clock; it is made at the next batch, epoch or
+    /// `checkpoint_point` of all. Default: `GRADRING_CHECKPOINT_EVERY` in seconds, else only when it is asked for.
+    #[must_use]
+    pub fn checkpoint_every(mut self, time: Duration) -> Self {
+        self.asked.every = Some(time);
+        self
+    }
+
+    /// How many checkpoints are kept, at least 1. Default: `GRADRING_CHECKPOINT_KEEP`, else 2: the newest, and the one
+    /// before in case that is damaged.
+    #[must_use]
+    pub fn checkpoint_keep(mut self, checkpoints: usize) -> Self {
+        self.asked.keep = Some(checkpoints);
+        self
+    }
+
+    /// Whether batches, epochs and checkpoint points end this process when all replicas have agreed to stop, after a
+    /// checkpoint, with the code 143 (130 after Ctrl-C). Default: yes. If not, loops end early, and
+    /// [`stop_requested`](super::Replica::stop_requested) says why. The same on all replicas.
+    #[must_use]
+    pub fn exit_on_stop(mut self, exits: bool) -> Self {
+        self.asked.exit_on_stop = exits;
+        self
+    }
+
+    /// Whether SIGTERM and SIGINT ask all replicas to stop, once this one looks at that: from its first
+    /// [`stop_requested`](super::Replica::stop_requested), checkpoint point, kept state, epoch, data loop or
+    /// `finish_epoch` on. Before that, and if not, they do what they do without gradring. Handlers that were installed
+    /// before are called too. A second Ctrl-C ends the process. Default: yes.
+    #[must_use]
+    pub fn handle_signals(mut self, handles: bool) -> Self {
+        self.asked.handle_signals = handles;
+        self
+    }
+
     /// Joins the run that the environment names, or a world of one where it names none. Returns when all have joined.
     ///
     /// # Errors
@@ -60,6 +107,13 @@ impl Builder {
             Some(deadline) => deadline,
             None => seconds(DEADLINE)?.unwrap_or(Duration::from_secs(600)),
         };
+        let settings = self.asked.settle()?;
+        if settings.handle_signals {
+            signals::install().map_err(|source| Error::Os {
+                call: "installing signal handlers",
+                source,
+            })?;
+        }
         let timeout = self.join_timeout.unwrap_or(Duration::from_secs(60));
         // A century at most: the clock ends somewhere.
         let timeout = timeout.min(Duration::from_secs(100 * 365 * 24 * 3600));
@@ -68,7 +122,7 @@ impl Builder {
             None => (alone()?, 0, None),
             Some(_) => attach(until)?,
         };
-        let shared = Arc::new(sit(Arc::new(segment), rank, lifeline, deadline)?);
+        let shared = Arc::new(sit(Arc::new(segment), rank, lifeline, deadline, settings)?);
         all_join(&shared, timeout)?;
         Ok(super::Replica::new(shared))
     }
@@ -80,12 +134,7 @@ pub(crate) fn is_replica() -> bool {
 }
 
 fn alone() -> Result<Segment, Error> {
-    let config = Config {
-        world_size: 1,
-        ring_capacity: DEFAULT_RING_CAPACITY,
-        cores: 1,
-    };
-    Ok(Segment::alone(&config)?)
+    Ok(Segment::alone(&Config::new(1, 1))?)
 }
 
 fn attach(until: Instant) -> Result<(Segment, usize, Option<OwnedFd>), Error> {
@@ -148,47 +197,13 @@ fn adopt(descriptor: RawFd) -> Option<OwnedFd> {
     (copy >= 0).then(|| unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-fn number<T: std::str::FromStr>(
-    variable: &'static str,
-    expected: &str,
-) -> Result<Option<T>, Error> {
-    let Some(text) = std::env::var_os(variable) else {
-        return Ok(None);
-    };
-    let parsed = text.to_str().and_then(|text| text.parse().ok());
-    match parsed {
-        Some(number) => Ok(Some(number)),
-        None => Err(Error::Environment {
-            variable,
-            expected: expected.into(),
-            found: format!("{text:?}"),
-        }),
-    }
-}
-
-fn seconds(variable: &'static str) -> Result<Option<Duration>, Error> {
-    let expected = "a number of seconds above 0";
-    let Some(seconds) = number::<f64>(variable, expected)? else {
-        return Ok(None);
-    };
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(duration) if !duration.is_zero() => Ok(Some(duration)),
-        // More than any clock can count is a deadline that never comes.
-        Err(_) if seconds > 0.0 && seconds.is_finite() => Ok(Some(Duration::MAX)),
-        _ => Err(Error::Environment {
-            variable,
-            expected: expected.into(),
-            found: format!("{seconds:?}"),
-        }),
-    }
-}
-
 /// Claims the rank's seat and starts the engine thread that holds its life token.
 fn sit(
     segment: Arc<Segment>,
     rank: usize,
     lifeline: Option<OwnedFd>,
     deadline: Duration,
+    settings: Settings,
 ) -> Result<Shared, Error> {
     let lines = segment.rank(rank);
     if !lines.state.claim() {
@@ -219,6 +234,7 @@ fn sit(
         deadline,
         keeper,
         begin,
+        settings,
     ))
 }
 

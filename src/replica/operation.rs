@@ -26,6 +26,9 @@ pub(crate) enum Kind {
     Settle = 11,
     /// No operation: what a replica waits for between two of them. Never announced.
     AsynchronousStep = 17,
+    Resume = 18,
+    Checkpoint = 19,
+    Synchronize = 20,
 }
 
 impl Kind {
@@ -48,8 +51,16 @@ impl Kind {
             13 => Self::UncompressedSum,
             11 => Self::Settle,
             17 => Self::AsynchronousStep,
+            18 => Self::Resume,
+            19 => Self::Checkpoint,
+            20 => Self::Synchronize,
             _ => return None,
         })
+    }
+
+    /// Whether ranks come to it by the barrier's words, which tell all of them when they came for different things.
+    pub(crate) fn is_by_barrier(self) -> bool {
+        matches!(self, Self::Barrier | Self::Synchronize)
     }
 }
 
@@ -61,7 +72,7 @@ pub struct Operation {
     pub(crate) subject: u16,
     /// Elements, bytes or nothing, by kind.
     pub(crate) length: u64,
-    /// Root, reduction or nothing, by kind.
+    /// Root, reduction, epoch or nothing, by kind.
     pub(crate) extra: u64,
 }
 
@@ -98,52 +109,49 @@ impl fmt::Display for Operation {
             length,
             extra,
         } = *self;
-        match kind {
-            Kind::Join => write!(f, "join"),
-            Kind::Barrier => write!(f, "barrier"),
-            Kind::Broadcast => write!(f, "broadcast of {length} elements from rank {extra}"),
-            Kind::AllGather => write!(f, "all_gather"),
-            Kind::AllReduce => write!(
-                f,
-                "all_reduce of {length} values ({})",
-                value_name(subject, extra)
-            ),
-            Kind::NewExchange => write!(f, "making exchange {subject}"),
-            Kind::Step => write!(f, "step of exchange {subject} ({length} elements)"),
-            Kind::StepSum => write!(f, "all_reduce of exchange {subject} ({length} elements)"),
-            Kind::Check => write!(f, "check of exchange {subject} ({length} elements)"),
-            Kind::Flush => write!(f, "flush of exchange {subject} ({length} elements)"),
-            Kind::Streamed => write!(f, "streamed step of exchange {subject} ({length} elements)"),
-            Kind::StreamedSum => {
-                write!(
-                    f,
-                    "streamed all_reduce of exchange {subject} ({length} elements)"
-                )
+        let step = match kind {
+            Kind::Join => return write!(f, "join"),
+            Kind::Barrier => return write!(f, "barrier"),
+            Kind::Broadcast => {
+                return write!(f, "broadcast of {length} elements from rank {extra}");
             }
-            Kind::FlushSum => {
-                write!(
-                    f,
-                    "flush of exchange {subject} onto a sum ({length} elements)"
-                )
+            Kind::AllGather => return write!(f, "all_gather"),
+            Kind::AllReduce => {
+                let value = value_name(subject, extra);
+                return write!(f, "all_reduce of {length} values ({value})");
             }
-            Kind::Uncompressed => {
-                write!(
-                    f,
-                    "uncompressed step of exchange {subject} ({length} elements)"
-                )
+            Kind::NewExchange => return write!(f, "making exchange {subject}"),
+            Kind::Resume => return write!(f, "finding the checkpoint to resume from"),
+            Kind::Checkpoint => return write!(f, "checkpoint"),
+            Kind::Synchronize => {
+                return write!(f, "synchronization of accumulator {length:016x}");
             }
-            Kind::UncompressedSum => write!(
-                f,
-                "uncompressed all_reduce of exchange {subject} ({length} elements)"
-            ),
-            Kind::Settle => write!(
-                f,
-                "settle number {extra} of exchange {subject} ({length} elements)"
-            ),
-            Kind::AsynchronousStep => write!(
-                f,
-                "asynchronous step of exchange {subject} ({length} elements)"
-            ),
+            Kind::Settle => {
+                return write!(
+                    f,
+                    "settle number {extra} of exchange {subject} ({length} elements)"
+                );
+            }
+            Kind::Check => return write!(f, "check of exchange {subject} ({length} elements)"),
+            Kind::AsynchronousStep => {
+                return write!(
+                    f,
+                    "asynchronous step of exchange {subject} ({length} elements)"
+                );
+            }
+            Kind::Step => "step",
+            Kind::StepSum => "all_reduce",
+            Kind::Flush => "flush",
+            Kind::FlushSum => "flush onto a sum",
+            Kind::Streamed => "streamed step",
+            Kind::StreamedSum => "streamed all_reduce",
+            Kind::Uncompressed => "uncompressed step",
+            Kind::UncompressedSum => "uncompressed all_reduce",
+        };
+        write!(f, "{step} of exchange {subject} ({length} elements)")?;
+        match extra.checked_sub(1) {
+            Some(epoch) => write!(f, " in epoch {epoch}"),
+            None => Ok(()),
         }
     }
 }

@@ -89,6 +89,7 @@ impl<'a> Port<'a> {
             rank: self.shared.rank as u8,
             operation: self.wait.number,
             identity: self.identity,
+            epoch: self.shared.stage().ordinal() as u32,
             ..record
         };
         let ring = self.shared.segment.ring(self.shared.rank);

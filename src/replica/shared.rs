@@ -3,8 +3,12 @@
 use super::cause::Cause;
 use super::counters::Counters;
 use super::error::Error;
+use super::flags::Flags;
 use super::inline::{read_text, write_text};
 use super::operation::{Kind, Operation, announce, announced, has_come};
+use super::settings::Settings;
+use super::signals::{Heard, Listener};
+use super::stage::Stage;
 use super::wait::Wait;
 use crate::shm::barrier::Ticket;
 use crate::shm::crash::{self, Point};
@@ -13,12 +17,14 @@ use crate::shm::pace::{Pace, Seen};
 use crate::shm::poison::Verdict;
 use crate::shm::ring::{Consumer, Producer};
 use crate::shm::seat::Seated;
-use crate::shm::segment::Segment;
+use crate::shm::segment::{BEGUN, Segment, WRITING};
 use crate::shm::sync::Ordering;
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What only the thread that is inside an operation touches.
 pub(crate) struct Engine {
@@ -38,6 +44,10 @@ pub(crate) struct Engine {
     step_open: bool,
     /// The flags that all ranks have agreed on so far.
     pub(crate) agreed: u8,
+    /// How many operations have ended in which all ranks' flags were seen.
+    agreements: u64,
+    /// How many of them there were when it was last asked what is agreed now.
+    asked: u64,
     /// Whether there is an asynchronous exchange: then this rank says how far it is.
     paced: bool,
     /// Asynchronous steps since the last settle.
@@ -57,6 +67,12 @@ impl Engine {
     /// Whether a step in parts has begun and is not finished.
     pub(crate) fn is_step_open(&self) -> bool {
         self.step_open
+    }
+
+    /// An operation has ended to which all ranks, together, came with these flags.
+    pub(crate) fn agree_on(&mut self, flags: u8) {
+        self.agreed |= flags;
+        self.agreements += 1;
     }
 
     /// There is an asynchronous exchange from now on.
@@ -103,9 +119,7 @@ impl Drop for Held<'_> {
             // an operation, nor wait for the rest of it.
             shared.poison(Cause::Panicked, shared.rank as u8, self.engine.number);
         }
-        shared
-            .agreed
-            .store(self.engine.agreed, std::sync::atomic::Ordering::Relaxed);
+        shared.publish_agreed(self.engine.agreed);
         shared.holder.store(0, std::sync::atomic::Ordering::Relaxed);
         if self.engine.away {
             self.engine.away = false;
@@ -134,6 +148,17 @@ pub(crate) struct Shared {
     /// Whether this rank's reason is written: others read it from then on.
     aborted: AtomicBool,
     divergence: Mutex<(u64, Vec<u64>)>,
+    pub(crate) settings: Settings,
+    stage: Stage,
+    /// What signals have come since this rank joined are its flags.
+    heard: Heard,
+    listener: Mutex<Option<Listener>>,
+    /// Whether an operation has been entered that is not part of joining.
+    begun: AtomicBool,
+    /// When the next checkpoint is due by the clock; rank 0's counts.
+    due: Mutex<Option<Instant>>,
+    /// What other parts of the crate keep for this replica, one of each type.
+    attached: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
 impl Shared {
@@ -144,6 +169,7 @@ impl Shared {
         deadline: Duration,
         keeper: Keeper,
         begin: (u64, u64),
+        settings: Settings,
     ) -> Self {
         let world_size = segment.world_size();
         let (number, position) = begin;
@@ -158,6 +184,8 @@ impl Shared {
             exchanges: 0,
             step_open: false,
             agreed: 0,
+            agreements: 0,
+            asked: 0,
             paced: false,
             steps: 0,
             unsettled: None,
@@ -177,6 +205,13 @@ impl Shared {
             ticket: AtomicU64::new(0),
             aborted: AtomicBool::new(false),
             divergence: Mutex::new((0, Vec::new())),
+            due: Mutex::new(settings.next_due(rank)),
+            settings,
+            stage: Stage::default(),
+            heard: Heard::now(),
+            listener: Mutex::new(None),
+            begun: AtomicBool::new(false),
+            attached: Mutex::new(HashMap::new()),
         }
     }
 
@@ -207,13 +242,140 @@ impl Shared {
         (least < taken(self.rank)).then_some(rank)
     }
 
-    /// The flags that this rank has raised.
+    /// The flags that this rank has raised, and those that the launcher asks for: all ranks pass these on.
     pub(crate) fn raised(&self) -> u8 {
-        self.segment
-            .rank(self.rank)
-            .identity
-            .raised
-            .load(Ordering::Relaxed) as u8
+        let own = &self.segment.rank(self.rank).identity.raised;
+        let launcher = &self.segment.launcher().identity.raised;
+        let raised = own.load(Ordering::Relaxed) | launcher.load(Ordering::Relaxed);
+        let mut flags = Flags::from_bits(raised as u8);
+        if self.settings.handle_signals {
+            flags |= self.heard.since();
+        }
+        if self.settings.every.is_some() && self.is_checkpoint_due() {
+            flags |= Flags::CHECKPOINT;
+        }
+        flags.bits()
+    }
+
+    fn is_checkpoint_due(&self) -> bool {
+        let due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        due.is_some_and(|due| Instant::now() >= due)
+    }
+
+    /// Raises flags of this rank. Wait-free.
+    pub(crate) fn raise(&self, flags: Flags) {
+        let raised = &self.segment.rank(self.rank).identity.raised;
+        raised.fetch_or(flags.bits().into(), Ordering::Relaxed);
+    }
+
+    /// A checkpoint begins: what asked for it until now has got it. What asks for it from now on asks for the next one.
+    pub(crate) fn checkpoint_begins(&self, engine: &mut Engine) {
+        let flag = Flags::CHECKPOINT.bits();
+        let raised = &self.segment.rank(self.rank).identity.raised;
+        raised.fetch_and(!u32::from(flag), Ordering::Relaxed);
+        engine.agreed &= !flag;
+        *self.due.lock().unwrap_or_else(PoisonError::into_inner) =
+            self.settings.next_due(self.rank);
+    }
+
+    /// While this rank writes a checkpoint, others wait for it without looking at their deadlines.
+    pub(crate) fn writing(&self, writing: bool) {
+        let status = &self.segment.rank(self.rank).identity.status;
+        if writing {
+            status.fetch_or(WRITING, Ordering::Relaxed);
+        } else {
+            status.fetch_and(!WRITING, Ordering::Relaxed);
+            *self.due.lock().unwrap_or_else(PoisonError::into_inner) =
+                self.settings.next_due(self.rank);
+        }
+    }
+
+    /// Whether another rank writes a checkpoint.
+    pub(crate) fn others_write(&self) -> bool {
+        let writes = |rank| {
+            let status = &self.segment.rank(rank).identity.status;
+            rank != self.rank && status.load(Ordering::Relaxed) & WRITING != 0
+        };
+        (0..self.world_size).any(writes)
+    }
+
+    /// Where this rank is in its program.
+    pub(crate) fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    /// What a part of the crate keeps for this replica: the same one for each call with the same type.
+    pub(crate) fn attached<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        let any = attached
+            .entry(TypeId::of::<T>())
+            .or_insert_with(|| Arc::new(T::default()));
+        match Arc::clone(any).downcast() {
+            Ok(found) => found,
+            Err(_) => unreachable!("it is kept by its type"),
+        }
+    }
+
+    /// From now on this process asks whether it is to stop: SIGTERM and SIGINT are flags and do not end it at once.
+    pub(crate) fn look_at_stops(&self) {
+        if self.settings.handle_signals {
+            let mut listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
+            listener.get_or_insert_with(Listener::new);
+        }
+    }
+
+    /// Says in the segment what this rank knows to be agreed.
+    fn publish_agreed(&self, agreed: u8) {
+        use std::sync::atomic::Ordering::Relaxed;
+        if self.agreed.load(Relaxed) == agreed {
+            return;
+        }
+        self.agreed.store(agreed, Relaxed);
+        let status = &self.segment.rank(self.rank).identity.status;
+        // One writer: this thread, which has the engine; the other bits have their own.
+        status.fetch_and(!0xff, Ordering::Relaxed);
+        status.fetch_or(agreed.into(), Ordering::Relaxed);
+    }
+
+    /// The flags that are agreed now. If no operation has told since the last call, there is a barrier first. A rank that
+    /// steps asynchronously makes none: it hears of flags when it settles.
+    pub(crate) fn agree_now(&self) -> Result<Flags, Error> {
+        let engine = &mut *self.engine()?;
+        if engine.agreements == engine.asked && !engine.is_paced() {
+            super::collectives::arrive(self, engine)?;
+            self.finish_open(engine)?;
+        }
+        engine.asked = engine.agreements;
+        Ok(Flags::from_bits(engine.agreed))
+    }
+
+    /// Why this rank's state is not that of the end of a step now.
+    pub(crate) fn not_ready(&self) -> Option<String> {
+        let why = match self.engine() {
+            Err(_) => "an operation is under way, which has called this code",
+            Ok(engine) if engine.step_open => "a step in parts is open",
+            Ok(engine) if engine.unsettled.is_some() => {
+                "an exchange has stepped asynchronously and not settled"
+            }
+            Ok(_) => return None,
+        };
+        Some(why.to_owned())
+    }
+
+    /// Leaves the run and ends this process. For the others it has left, not died.
+    pub(crate) fn leave_and_exit(&self, code: u8) -> ! {
+        self.leave();
+        std::process::exit(code.into())
+    }
+
+    fn leave(&self) {
+        self.segment.rank(self.rank).state.leave();
+        crash::point(Point::SeatLeft);
+        self.segment.bells().ring();
+        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(keeper) = keeper.take() {
+            keeper.leave();
+        }
     }
 
     /// The poison's error, if there is one. One Acquire load.
@@ -292,11 +454,11 @@ impl Shared {
     }
 
     /// The flags that all ranks have agreed on so far. Waits for an operation that another thread is inside.
-    pub(crate) fn agreed(&self) -> u8 {
-        match self.engine() {
+    pub(crate) fn agreed(&self) -> Flags {
+        Flags::from_bits(match self.engine() {
             Ok(engine) => engine.agreed,
             Err(_) => self.agreed.load(std::sync::atomic::Ordering::Relaxed),
-        }
+        })
     }
 
     /// This rank's pace.
@@ -335,9 +497,14 @@ impl Shared {
     fn unsettled(&self, engine: &Engine, operation: &Operation) -> Option<usize> {
         match operation.kind {
             // Without the rings, or agreed once it is known whether they are needed.
-            Kind::Barrier | Kind::AllGather | Kind::AllReduce | Kind::NewExchange | Kind::Check => {
-                None
-            }
+            Kind::Barrier
+            | Kind::Synchronize
+            | Kind::AllGather
+            | Kind::AllReduce
+            | Kind::NewExchange
+            | Kind::Check
+            | Kind::Resume
+            | Kind::Checkpoint => None,
             Kind::Settle => engine
                 .unsettled
                 .is_some_and(|exchange| exchange != operation.subject)
@@ -389,6 +556,12 @@ impl Shared {
     }
 
     fn enter_now(&self, engine: &mut Engine, wait: Wait<'_>) {
+        use std::sync::atomic::Ordering::Relaxed;
+        if wait.operation.kind != Kind::Resume && !self.begun.load(Relaxed) {
+            self.begun.store(true, Relaxed);
+            let status = &self.segment.rank(self.rank).identity.status;
+            status.fetch_or(BEGUN, Ordering::Relaxed);
+        }
         engine.number += 1;
         self.current
             .store(engine.number, std::sync::atomic::Ordering::Relaxed);
@@ -444,20 +617,36 @@ impl Shared {
             None => Ok(()),
             Some((ticket, number)) => {
                 self.go_away(engine, engine.steps);
-                self.finish_barrier(engine, ticket, number)
+                let barrier = Operation::new(Kind::Barrier, 0, 0, 0);
+                self.finish_barrier(engine, barrier, ticket, number)
             }
         }
     }
 
-    pub(crate) fn finish_barrier(
+    /// Returns when all replicas have come for the same, by the barrier's words.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`], agreed: the same on all, and the run goes on; what ended the run.
+    pub(crate) fn meet(&self, engine: &mut Engine, operation: Operation) -> Result<(), Error> {
+        debug_assert!(operation.kind.is_by_barrier());
+        let wait = self.enter(engine, operation)?;
+        let arrival = &self.segment.rank(self.rank).arrival;
+        let ticket = arrival.arrive(wait.number, operation.identity(), wait.flags != 0);
+        crash::point(Point::Arrived);
+        self.segment.bells().ring();
+        self.finish_barrier(engine, operation, ticket, wait.number)
+    }
+
+    fn finish_barrier(
         &self,
         engine: &mut Engine,
+        operation: Operation,
         ticket: Ticket,
         number: u64,
     ) -> Result<(), Error> {
         use super::wait::Look;
         use crate::shm::barrier::Look as Seen;
-        let wait = self.wait(Operation::new(Kind::Barrier, 0, 0, 0), number);
+        let wait = self.wait(operation, number);
         let (matched, stop) = wait.until(|| {
             Ok(match ticket.look(self.segment.arrivals()) {
                 Seen::Waiting { rank } => Look::Pending(Some(rank)),
@@ -470,6 +659,8 @@ impl Shared {
         })?;
         if stop {
             self.agree(engine, number);
+        } else {
+            engine.agree_on(0);
         }
         if matched {
             return Ok(());
@@ -500,10 +691,9 @@ impl Shared {
 
     /// ORs the flags with which all ranks came to operation `number`. All must have entered it.
     pub(crate) fn agree(&self, engine: &mut Engine, number: u64) {
-        for rank in 0..self.world_size {
-            engine.agreed |=
-                announced(self.segment.rank(rank), number).map_or(0, |came| came.flags);
-        }
+        let came = |rank| announced(self.segment.rank(rank), number);
+        let flags = (0..self.world_size).map(|rank| came(rank).map_or(0, |came| came.flags));
+        engine.agree_on(flags.fold(0, |all, flags| all | flags));
     }
 }
 
@@ -524,16 +714,6 @@ impl Drop for Shared {
             let number = self.current.load(std::sync::atomic::Ordering::Relaxed);
             self.poison(Cause::Panicked, self.rank as u8, number);
         }
-        self.segment.rank(self.rank).state.leave();
-        crash::point(Point::SeatLeft);
-        self.segment.bells().ring();
-        if let Some(keeper) = self
-            .keeper
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-        {
-            keeper.leave();
-        }
+        self.leave();
     }
 }

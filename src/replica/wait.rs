@@ -86,12 +86,18 @@ impl Wait<'_> {
                 Look::Pending(other) => hint = other.or(hint),
             }
         }
+        let mut start = start;
         let mut checked: Option<Instant> = None;
         loop {
             // At the first sleep too: a rank that died before this one began to wait is reported at once.
             let since = checked.map_or(SLICE, |checked| checked.elapsed());
             if since >= SLICE {
-                checked = Some(Instant::now());
+                let now = Instant::now();
+                checked = Some(now);
+                if self.shared.others_write() {
+                    // However long a checkpoint takes, it is no deadline that passes.
+                    start = now;
+                }
                 let came = || match look() {
                     Ok(Look::Ready(value)) => Some(Ok(value)),
                     Ok(Look::Pending(_)) => None,
@@ -228,10 +234,10 @@ impl Wait<'_> {
         let came = |rank: usize| announced(self.shared.segment.rank(rank), self.number);
         let differs = |rank: &usize| {
             came(*rank).is_some_and(|other| {
-                let barriers = self.operation.kind == Kind::Barrier
+                let barriers = self.operation.kind.is_by_barrier()
                     && other
                         .operation
-                        .is_some_and(|operation| operation.kind == Kind::Barrier);
+                        .is_some_and(|operation| operation.kind.is_by_barrier());
                 other.identity != identity && !barriers
             })
         };

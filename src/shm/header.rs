@@ -25,7 +25,7 @@ const VERSION: [u8; 16] = {
 /// What to do when the layouts differ.
 const ONE_BUILD: &str = "build launcher and replicas from one version";
 
-/// The bytes at the start of a segment, 208 of them, without padding.
+/// The bytes at the start of a segment, 216 of them, without padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Header {
@@ -51,7 +51,8 @@ pub struct Header {
     created: u64,
     creator: u32,
     owner: u32,
-    spare: u32,
+    /// Cells of each rank.
+    cells: u32,
     /// crc32c of everything before.
     checksum: u32,
 }
@@ -121,7 +122,7 @@ impl Header {
             created: facts.created,
             creator: facts.creator,
             owner: facts.owner,
-            spare: 0,
+            cells: facts.layout.cells as u32,
             checksum: 0,
         };
         header.checksum = header.computed_checksum();
@@ -166,14 +167,17 @@ impl Header {
         check("owner in the header", expected.owner, header.owner)?;
         let layout = to_usize(header.world_size.into())
             .zip(to_usize(header.ring_capacity))
-            .and_then(|(world_size, capacity)| Layout::new(world_size, capacity).ok())
+            .zip(to_usize(header.cells.into()))
+            .and_then(|((world_size, capacity), cells)| {
+                Layout::new(world_size, capacity, cells).ok()
+            })
             .ok_or_else(|| {
                 Refusal::new(
-                    "world size and ring capacity",
+                    "world size, ring capacity and cells",
                     "a layout",
                     format!(
-                        "{} ranks, rings of {} bytes",
-                        header.world_size, header.ring_capacity
+                        "{} ranks, rings of {} bytes, {} cells",
+                        header.world_size, header.ring_capacity, header.cells
                     ),
                 )
             })?;
@@ -254,7 +258,7 @@ pub(crate) fn hex(bytes: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*bytes))
 }
 
-const _: () = assert!(LENGTH == 200);
+const _: () = assert!(LENGTH == 216);
 
 #[cfg(test)]
 mod tests {
@@ -263,7 +267,12 @@ mod tests {
 
     fn facts(world_size: usize) -> Facts {
         Facts {
-            layout: Layout::new(world_size, layout::DEFAULT_RING_CAPACITY).unwrap(),
+            layout: Layout::new(
+                world_size,
+                layout::DEFAULT_RING_CAPACITY,
+                crate::shm::cells::DEFAULT_CELLS,
+            )
+            .unwrap(),
             cores: 2,
             id: *b"0123456789abcdef",
             nonce: *b"fedcba9876543210",
@@ -351,9 +360,18 @@ mod tests {
         assert_eq!(of(|h| h.abi += 1), "ABI version");
         assert_eq!(of(|h| h.id[15] ^= 1), "name in the header");
         assert_eq!(of(|h| h.owner += 1), "owner in the header");
-        assert_eq!(of(|h| h.world_size = 0), "world size and ring capacity");
-        assert_eq!(of(|h| h.world_size = 256), "world size and ring capacity");
-        assert_eq!(of(|h| h.ring_capacity += 1), "world size and ring capacity");
+        assert_eq!(
+            of(|h| h.world_size = 0),
+            "world size, ring capacity and cells"
+        );
+        assert_eq!(
+            of(|h| h.world_size = 256),
+            "world size, ring capacity and cells"
+        );
+        assert_eq!(
+            of(|h| h.ring_capacity += 1),
+            "world size, ring capacity and cells"
+        );
         assert_eq!(
             of(|h| h.ring_capacity = 1 << 63),
             "world size and ring capacity"

@@ -13,6 +13,7 @@
 //!     +0             LINE           tail of ring r                                                 rank r
 //!     +LINE          N x LINE       cursor of rank c in ring r                                     rank c
 //!     +arena         capacity       the bytes of ring r; PAGE aligned                              rank r
+//! cells        N x cells_stride, each PAGE aligned: rank r's cells                              rank r
 //! total
 //! ```
 //!
@@ -23,6 +24,7 @@ use core::mem::offset_of;
 
 use super::barrier::Arrival;
 use super::bell::Asleep;
+use super::cells;
 use super::frame;
 use super::header::Header;
 use super::lines::{Inline, LauncherLines, RankIdentity, RankLines, Reason, Slot};
@@ -31,7 +33,7 @@ use super::poison::Poison;
 use super::sync::{AtomicU32, AtomicU64, Futex, Padded};
 
 /// Version of everything in this file that the layout hash does not see: what a word means and who may write it.
-pub const ABI: u32 = 2;
+pub const ABI: u32 = 3;
 /// Bytes of a page, and the alignment of ring arenas.
 pub const PAGE: usize = 4096;
 /// Bytes of a padded line.
@@ -65,15 +67,17 @@ pub const RING_TAIL: usize = 0;
 pub const RING_CURSORS: usize = RING_TAIL + LINE;
 
 /// Words of the table of offsets that the header keeps.
-pub const TABLE: usize = 9;
+pub const TABLE: usize = 11;
 
-/// Sizes and offsets of a segment for one world size and ring capacity, in bytes.
+/// Sizes and offsets of a segment for one world size, ring capacity and number of cells, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Number of ranks, 1..=255.
     pub world_size: usize,
     /// Bytes of each ring, a power of two.
     pub ring_capacity: usize,
+    /// Cells of each rank.
+    pub cells: usize,
     /// Length of the segment.
     pub total: usize,
     /// Where the lines of rank 0 begin.
@@ -84,6 +88,10 @@ pub struct Layout {
     pub arena: usize,
     /// From one ring to the next.
     pub ring_stride: usize,
+    /// Where the cells of rank 0 begin.
+    pub cells_start: usize,
+    /// From one rank's cells to the next.
+    pub cells_stride: usize,
 }
 
 /// Why there is no such layout.
@@ -102,22 +110,30 @@ pub enum LayoutError {
         found: usize,
     },
     /// The segment would be longer than the address space.
-    #[error("{world_size} rings of {ring_capacity} bytes are more than a process can map")]
+    #[error(
+        "{world_size} rings of {ring_capacity} bytes and {cells} cells each are more than a process can map"
+    )]
     TooLarge {
         /// Number of ranks.
         world_size: usize,
         /// Bytes of each ring.
         ring_capacity: usize,
+        /// Cells of each rank.
+        cells: usize,
     },
 }
 
 impl Layout {
-    /// The layout for `world_size` ranks with rings of `ring_capacity` bytes.
+    /// The layout for `world_size` ranks, each with a ring of `ring_capacity` bytes and so many cells.
     ///
     /// # Errors
     /// A world size outside 1..=255, a capacity that is no power of two or below [`MIN_RING_CAPACITY`], or a total beyond
     /// `isize::MAX`.
-    pub const fn new(world_size: usize, ring_capacity: usize) -> Result<Layout, LayoutError> {
+    pub const fn new(
+        world_size: usize,
+        ring_capacity: usize,
+        cells: usize,
+    ) -> Result<Layout, LayoutError> {
         if world_size == 0 || world_size > MAX_WORLD_SIZE {
             return Err(LayoutError::WorldSize { found: world_size });
         }
@@ -133,6 +149,7 @@ impl Layout {
         let too_large = LayoutError::TooLarge {
             world_size,
             ring_capacity,
+            cells,
         };
         let Some(ring_stride) = ring_capacity.checked_add(arena) else {
             return Err(too_large);
@@ -140,7 +157,17 @@ impl Layout {
         let Some(bytes) = ring_stride.checked_mul(world_size) else {
             return Err(too_large);
         };
-        let Some(total) = bytes.checked_add(rings) else {
+        // A capacity is whole pages, so the end of the rings is one too.
+        let Some(cells_start) = bytes.checked_add(rings) else {
+            return Err(too_large);
+        };
+        let Some(cells_stride) = cells::bytes(cells) else {
+            return Err(too_large);
+        };
+        let Some(bytes) = cells_stride.checked_mul(world_size) else {
+            return Err(too_large);
+        };
+        let Some(total) = bytes.checked_add(cells_start) else {
             return Err(too_large);
         };
         if total > isize::MAX as usize {
@@ -149,11 +176,14 @@ impl Layout {
         Ok(Layout {
             world_size,
             ring_capacity,
+            cells,
             total,
             ranks,
             rings,
             arena,
             ring_stride,
+            cells_start,
+            cells_stride,
         })
     }
 
@@ -165,6 +195,11 @@ impl Layout {
     /// Where the ring of `rank` begins. Meaningful for ranks below the world size only.
     pub const fn ring(&self, rank: usize) -> usize {
         self.rings + rank * self.ring_stride
+    }
+
+    /// Where the cells of `rank` begin. Meaningful for ranks below the world size only.
+    pub const fn cells(&self, rank: usize) -> usize {
+        self.cells_start + rank * self.cells_stride
     }
 
     /// The offsets as the header keeps them.
@@ -179,6 +214,8 @@ impl Layout {
             self.rings as u64,
             self.arena as u64,
             self.ring_stride as u64,
+            self.cells_start as u64,
+            self.cells_stride as u64,
         ]
     }
 }
@@ -222,6 +259,7 @@ pub const HASH: u64 = fnv1a(&[
     offset_of!(RankIdentity, pid) as u64,
     offset_of!(RankIdentity, tid) as u64,
     offset_of!(RankIdentity, raised) as u64,
+    offset_of!(RankIdentity, status) as u64,
     size_of::<Slot>() as u64,
     offset_of!(Slot, number) as u64,
     offset_of!(Slot, identity) as u64,
@@ -283,10 +321,11 @@ const _: () = {
     assert!(MAX_FRAME <= MIN_RING_CAPACITY / 2);
     assert!(MAX_FRAME <= DEFAULT_RING_CAPACITY / 2);
     assert!(MIN_RING_CAPACITY <= DEFAULT_RING_CAPACITY);
+    assert!(MIN_RING_CAPACITY.is_multiple_of(PAGE));
     // By default a replica costs at most 2 MiB, whatever the world size.
     let mut world_size = 1;
     while world_size <= MAX_WORLD_SIZE {
-        match Layout::new(world_size, DEFAULT_RING_CAPACITY) {
+        match Layout::new(world_size, DEFAULT_RING_CAPACITY, cells::DEFAULT_CELLS) {
             Ok(layout) => assert!(layout.total <= world_size * BUDGET),
             Err(_) => panic!(),
         }
@@ -303,12 +342,12 @@ mod tests {
     fn world_sizes_outside_one_to_255_are_refused() {
         for found in [0, 256, usize::MAX] {
             assert_eq!(
-                Layout::new(found, DEFAULT_RING_CAPACITY),
+                Layout::new(found, DEFAULT_RING_CAPACITY, 1),
                 Err(LayoutError::WorldSize { found })
             );
         }
-        assert!(Layout::new(1, DEFAULT_RING_CAPACITY).is_ok());
-        assert!(Layout::new(255, DEFAULT_RING_CAPACITY).is_ok());
+        assert!(Layout::new(1, DEFAULT_RING_CAPACITY, 1).is_ok());
+        assert!(Layout::new(255, DEFAULT_RING_CAPACITY, 1).is_ok());
     }
 
     #[test]
@@ -321,27 +360,31 @@ mod tests {
             usize::MAX,
         ] {
             assert_eq!(
-                Layout::new(1, found),
+                Layout::new(1, found, 1),
                 Err(LayoutError::RingCapacity { found })
             );
         }
-        assert!(Layout::new(1, MIN_RING_CAPACITY).is_ok());
+        assert!(Layout::new(1, MIN_RING_CAPACITY, 1).is_ok());
     }
 
     #[test]
     fn a_total_that_overflows_is_refused() {
         for shift in 56..usize::BITS {
             assert_eq!(
-                Layout::new(255, 1 << shift),
+                Layout::new(255, 1 << shift, 1),
                 Err(LayoutError::TooLarge {
                     world_size: 255,
-                    ring_capacity: 1 << shift
+                    ring_capacity: 1 << shift,
+                    cells: 1
                 }),
                 "1 << {shift}"
             );
         }
-        assert!(Layout::new(1, 1 << 63).is_err());
-        assert!(Layout::new(1, 1 << 61).is_ok());
+        assert!(Layout::new(1, 1 << 63, 1).is_err());
+        assert!(Layout::new(1, 1 << 61, 1).is_ok());
+        for cells in [usize::MAX, usize::MAX / 8, usize::MAX / 2048] {
+            assert!(Layout::new(255, MIN_RING_CAPACITY, cells).is_err());
+        }
     }
 
     #[test]
@@ -362,8 +405,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn regions_follow_each_other_without_overlap(world_size in 1_usize..=255, shift in 19_u32..34) {
-            let layout = Layout::new(world_size, 1 << shift).unwrap();
+        fn regions_follow_each_other_without_overlap(
+            world_size in 1_usize..=255,
+            shift in 19_u32..34,
+            cells in 0_usize..20_000,
+        ) {
+            let layout = Layout::new(world_size, 1 << shift, cells).unwrap();
             let mut regions = vec![
                 (0, PAGE),
                 (STATE, LINE),
@@ -381,6 +428,10 @@ mod tests {
                 regions.push((ring + RING_TAIL, LINE));
                 regions.push((ring + RING_CURSORS, world_size * LINE));
                 regions.push((ring + layout.arena, layout.ring_capacity));
+            }
+            for rank in 0..world_size {
+                prop_assert_eq!(layout.cells(rank) % PAGE, 0);
+                regions.push((layout.cells(rank), layout.cells_stride));
             }
             let mut end = 0;
             for (start, length) in regions {

@@ -17,6 +17,10 @@ pub const INLINE_WORDS: usize = 128;
 pub const REASON_WORDS: usize = 31;
 /// Statistics of a rank.
 pub const COUNTERS: usize = 16;
+/// In a rank's status: it has begun, that is, entered an operation that is not part of joining.
+pub const BEGUN: u32 = 1 << 8;
+/// In a rank's status: it writes a checkpoint, and others wait for it as long as that takes.
+pub const WRITING: u32 = 1 << 9;
 
 /// One rank's own lines.
 #[repr(C)]
@@ -57,8 +61,9 @@ pub struct RankIdentity {
     /// Flags that this rank has raised and that are not agreed yet. Writer: this rank, signal handlers included (Relaxed
     /// `fetch_or`). Nobody acts on the raw bits.
     pub raised: AtomicU32,
-    /// Not used; 0.
-    pub spare: AtomicU32,
+    /// What a launcher may know of this rank: the agreed flags in bits 0 to 7, then [`BEGUN`] and [`WRITING`]. Writer:
+    /// this rank (Relaxed). Reader: the launcher and the other ranks (Relaxed); each bit is right by itself.
+    pub status: AtomicU32,
 }
 
 /// What a rank has come for.

@@ -19,6 +19,7 @@ use shared_memory::ShmemError;
 use super::attach::try_open;
 use super::barrier::Arrival;
 use super::bell::{Asleep, Bells};
+use super::cells::DEFAULT_CELLS;
 use super::create::{create_as, random};
 use super::descriptor::open_standard_descriptors;
 use super::header::{Header, Refusal};
@@ -45,6 +46,8 @@ unsafe impl Shared for RankLines {}
 unsafe impl Shared for Padded<Futex> {}
 // SAFETY: as above.
 unsafe impl Shared for Padded<AtomicU64> {}
+// SAFETY: as above.
+unsafe impl Shared for AtomicU64 {}
 
 /// Between two looks at something that another process does in microseconds.
 pub(super) const TICK: Duration = Duration::from_millis(1);
@@ -60,15 +63,18 @@ pub struct Config {
     pub ring_capacity: usize,
     /// Distinct CPUs that the replicas together may use, at least 1.
     pub cores: usize,
+    /// Cells of each rank, for what it counts and sums up.
+    pub cells: usize,
 }
 
 impl Config {
-    /// For `world_size` ranks on `cores` CPUs, with rings of the default size.
+    /// For `world_size` ranks on `cores` CPUs, with rings and cells as they are by default.
     pub fn new(world_size: usize, cores: usize) -> Self {
         Self {
             world_size,
             ring_capacity: DEFAULT_RING_CAPACITY,
             cores,
+            cells: DEFAULT_CELLS,
         }
     }
 }
@@ -183,8 +189,8 @@ impl Segment {
     /// [`SegmentError::Config`], [`SegmentError::NoSpace`] (nothing is left behind), [`SegmentError::Os`].
     pub fn create(config: &Config) -> Result<Segment, SegmentError> {
         let invalid = |why: &dyn ToString| SegmentError::Config(why.to_string());
-        let layout =
-            Layout::new(config.world_size, config.ring_capacity).map_err(|e| invalid(&e))?;
+        let layout = Layout::new(config.world_size, config.ring_capacity, config.cells)
+            .map_err(|e| invalid(&e))?;
         let cores = u32::try_from(config.cores)
             .ok()
             .filter(|cores| *cores > 0)
@@ -343,6 +349,17 @@ impl Segment {
         for rank in 0..self.world_size() {
             self.ring(rank).begin_at(position);
         }
+    }
+
+    /// The cells of one rank: all of its words, at first zero. Who may write them says [`cells`](super::cells).
+    ///
+    /// # Panics
+    /// If there is no such rank. A number that a peer wrote must be checked first.
+    pub fn cells(&self, rank: usize) -> &[AtomicU64] {
+        let world_size = self.layout.world_size;
+        assert!(rank < world_size, "rank {rank} of {world_size}");
+        let words = self.layout.cells_stride / size_of::<AtomicU64>();
+        self.mapping.slice(self.layout.cells(rank), words)
     }
 
     /// The ring of one producer, with a cursor for every rank.

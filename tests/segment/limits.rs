@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::time::Instant;
 
+use gradring::shm::cells::DEFAULT_CELLS;
 use gradring::shm::frame::Header;
 use gradring::shm::layout::{self, Layout, MIN_RING_CAPACITY};
 use gradring::shm::ring::{Consumer, Producer};
@@ -38,7 +39,9 @@ fn a_shared_memory_that_is_too_small_is_an_error_and_leaves_nothing() {
 pub(crate) fn no_room() {
     let entries = || fs::read_dir("/dev/shm").unwrap().count();
     assert_eq!(entries(), 0);
-    let need = Layout::new(2, MIN_RING_CAPACITY).unwrap().total as u64;
+    let need = Layout::new(2, MIN_RING_CAPACITY, DEFAULT_CELLS)
+        .unwrap()
+        .total as u64;
     assert!(need > 1 << 20);
     for attempt in [Segment::create(&config(2)), Segment::create(&config(2))] {
         match attempt {

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Instant;
 
+use gradring::shm::cells::DEFAULT_CELLS;
 use gradring::shm::frame::Header;
 use gradring::shm::layout::{self, Layout, MIN_RING_CAPACITY};
 use gradring::shm::ring::{Consumer, Producer};
@@ -89,7 +90,7 @@ pub(crate) fn write(name: &str) {
 fn a_new_segment_is_ready_private_allocated_and_zero() {
     let segment = Named::new(3);
     let metadata = fs::metadata(path(segment.0.name())).unwrap();
-    let layout = Layout::new(3, MIN_RING_CAPACITY).unwrap();
+    let layout = Layout::new(3, MIN_RING_CAPACITY, DEFAULT_CELLS).unwrap();
     assert_eq!(*segment.0.layout(), layout);
     assert_eq!(metadata.len(), layout.total as u64);
     assert!(metadata.blocks() * 512 >= metadata.len());
@@ -123,18 +124,20 @@ fn two_segments_at_once_have_nothing_in_common() {
 
 #[test]
 fn impossible_configurations_are_refused_before_anything_is_made() {
-    for (world_size, ring_capacity, cores) in [
-        (0, MIN_RING_CAPACITY, 1),
-        (256, MIN_RING_CAPACITY, 1),
-        (1, MIN_RING_CAPACITY + 1, 1),
-        (1, MIN_RING_CAPACITY / 2, 1),
-        (255, 1 << 62, 1),
-        (1, MIN_RING_CAPACITY, 0),
+    for (world_size, ring_capacity, cores, cells) in [
+        (0, MIN_RING_CAPACITY, 1, 1),
+        (256, MIN_RING_CAPACITY, 1, 1),
+        (1, MIN_RING_CAPACITY + 1, 1, 1),
+        (1, MIN_RING_CAPACITY / 2, 1, 1),
+        (255, 1 << 62, 1, 1),
+        (1, MIN_RING_CAPACITY, 0, 1),
+        (1, MIN_RING_CAPACITY, 1, usize::MAX),
     ] {
         let config = Config {
             world_size,
             ring_capacity,
             cores,
+            cells,
         };
         let result = Segment::create(&config);
         assert!(

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::time::{Duration, Instant};
 
+use gradring::shm::cells::DEFAULT_CELLS;
 use gradring::shm::layout::{self, Layout, MIN_RING_CAPACITY};
 use gradring::shm::segment::{Segment, SegmentError};
 use nix::unistd::geteuid;
@@ -127,7 +128,9 @@ fn a_file_with_a_hole_is_refused() {
 
 #[test]
 fn an_empty_or_unfinished_file_is_not_ready_at_the_deadline() {
-    let total = Layout::new(1, MIN_RING_CAPACITY).unwrap().total as u64;
+    let total = Layout::new(1, MIN_RING_CAPACITY, DEFAULT_CELLS)
+        .unwrap()
+        .total as u64;
     for length in [0, total] {
         let planted = Planted::file(0o600, length);
         let patience = Duration::from_millis(30);
@@ -144,7 +147,9 @@ fn an_empty_or_unfinished_file_is_not_ready_at_the_deadline() {
 
 #[test]
 fn foreign_content_is_refused() {
-    let total = Layout::new(1, MIN_RING_CAPACITY).unwrap().total as u64;
+    let total = Layout::new(1, MIN_RING_CAPACITY, DEFAULT_CELLS)
+        .unwrap()
+        .total as u64;
     let planted = Planted::file(0o600, total);
     let file = File::options()
         .write(true)

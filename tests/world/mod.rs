@@ -194,9 +194,8 @@ impl World {
     /// A segment without any replica.
     pub fn empty(world_size: usize, setup: &Setup) -> Self {
         let config = Config {
-            world_size,
             ring_capacity: setup.ring_capacity,
-            cores: setup.cores,
+            ..Config::new(world_size, setup.cores)
         };
         let segment = Segment::create(&config).expect("room for a segment");
         segment.begin_rings_at(setup.begin.1);

@@ -209,7 +209,6 @@ impl<'a> Pass<'a> {
             flags: 0,
             t: 0,
             v: 0,
-            epoch: 0,
             dropped: 0,
             ..record
         };
