@@ -1,6 +1,16 @@
-//! Epochs and data loops.
+//! Pure parts.
+#[allow(dead_code)]
 mod order;
+#[allow(dead_code)]
+mod position;
+#[allow(dead_code)]
 mod positions;
+#[allow(dead_code)]
 mod sampler;
+#[allow(dead_code)]
 mod split;
-pub use sampler::{Pass, Sampler};
+#[allow(dead_code)]
+mod state;
+#[cfg(test)]
+mod simulation;
+pub use sampler::{Pass,Sampler};

@@ -53,10 +53,10 @@ impl Order {
     pub(crate) fn shuffled(samples: u64, seed: u64, epoch: Option<u64>, pass: u64) -> Self {
         // Outside of all epochs is one more epoch.
         let epoch = epoch.map_or(0, |epoch| epoch.wrapping_add(1));
+        // Each part changes what the parts before it have come to: exchanged, they give another start.
         let start = [epoch, pass].iter().fold(mix(seed), |start, part| {
-            mix(start
-                .wrapping_add(0x9e37_79b9_7f4a_7c15)
-                .wrapping_add(mix(*part)))
+            let turned = start.wrapping_mul(0xff51_afd7_ed55_8ccd);
+            mix(turned.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ mix(*part))
         });
         let mut numbers = Numbers(start);
         if samples <= TABLE {
@@ -156,7 +156,7 @@ mod tests {
                 of(1, None, 0),
             ];
             for (i, one) in orders.iter().enumerate() {
-                assert!(orders[i + 1..].iter().all(|other| other != one));
+                assert!(!orders[i + 1..].contains(one), "{samples}, {i}: {one:?}");
             }
             assert_eq!(of(1, None, 0), orders[6]);
         }

@@ -32,6 +32,11 @@ impl Split {
         }
     }
 
+    /// What was done before.
+    pub(crate) fn before(&self) -> &Positions {
+        &self.before
+    }
+
     /// How many iterations there are.
     pub(crate) fn iterations(&self) -> u64 {
         self.remaining.len().div_ceil(self.together)
