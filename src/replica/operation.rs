@@ -88,6 +88,22 @@ impl Operation {
         }
     }
 
+    /// The low 32 bits of the epoch that its records carry: of a step 0 outside of epochs, else the epoch's number and 1;
+    /// 0 of everything else.
+    pub(crate) fn epoch(&self) -> u32 {
+        match self.kind {
+            Kind::Step
+            | Kind::StepSum
+            | Kind::Flush
+            | Kind::FlushSum
+            | Kind::Streamed
+            | Kind::StreamedSum
+            | Kind::Uncompressed
+            | Kind::UncompressedSum => self.extra as u32,
+            _ => 0,
+        }
+    }
+
     /// What must be equal on all ranks, in 32 bits.
     pub(crate) fn identity(&self) -> u32 {
         let words = [
