@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 struct Attached(Mutex<Option<Arc<Tracker>>>);
 
 /// One replica's position.
+#[derive(Debug)]
 pub(crate) struct Tracker(Mutex<Position>);
 
 impl Tracker {
