@@ -499,6 +499,7 @@ impl Shared {
             // Without the rings, or agreed once it is known whether they are needed.
             Kind::Barrier
             | Kind::Synchronize
+            | Kind::Loop
             | Kind::AllGather
             | Kind::AllReduce
             | Kind::NewExchange
