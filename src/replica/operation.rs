@@ -29,6 +29,7 @@ pub(crate) enum Kind {
     Resume = 18,
     Checkpoint = 19,
     Synchronize = 20,
+    Loop = 21,
 }
 
 impl Kind {
@@ -54,13 +55,14 @@ impl Kind {
             18 => Self::Resume,
             19 => Self::Checkpoint,
             20 => Self::Synchronize,
+            21 => Self::Loop,
             _ => return None,
         })
     }
 
     /// Whether ranks come to it by the barrier's words, which tell all of them when they came for different things.
     pub(crate) fn is_by_barrier(self) -> bool {
-        matches!(self, Self::Barrier | Self::Synchronize)
+        matches!(self, Self::Barrier | Self::Synchronize | Self::Loop)
     }
 }
 
@@ -142,6 +144,7 @@ impl fmt::Display for Operation {
             Kind::Synchronize => {
                 return write!(f, "synchronization of accumulator {length:016x}");
             }
+            Kind::Loop => return write!(f, "a data loop"),
             Kind::Settle => {
                 return write!(
                     f,
