@@ -75,9 +75,8 @@ impl<S> Cell<S> {
     }
 
     fn lock(&self) -> Result<KeptGuard<'_, S>, Error> {
-        let me = this_thread();
         // Any thread sees its own last store.
-        if self.holder.load(Ordering::Relaxed) == me {
+        if self.holder.load(Ordering::Relaxed) == this_thread() {
             return Err(Error::Invalid {
                 what: "a guard of what is kept",
                 expected: "one at a time on a thread".to_owned(),
@@ -89,13 +88,12 @@ impl<S> Cell<S> {
             expected: "whole".to_owned(),
             found: format!("{}, with which a thread panicked in its hands", self.name),
         })?;
-        self.holder.store(me, Ordering::Relaxed);
-        Ok(KeptGuard { cell: self, guard })
+        Ok(self.held(guard))
     }
 
     /// The content, if nobody has it.
-    pub(crate) fn try_lock(&self) -> Result<MutexGuard<'_, S>, StateError> {
-        self.content.try_lock().map_err(|error| {
+    pub(crate) fn try_lock(&self) -> Result<KeptGuard<'_, S>, StateError> {
+        let locked = self.content.try_lock().map_err(|error| {
             let why = match error {
                 TryLockError::WouldBlock => "a guard of it is held",
                 TryLockError::Poisoned(_) => "a thread panicked with its guard in its hands",
@@ -104,7 +102,13 @@ impl<S> Cell<S> {
                 state: self.name.clone(),
                 why: why.to_owned(),
             }
-        })
+        });
+        Ok(self.held(locked?))
+    }
+
+    fn held<'a>(&'a self, guard: MutexGuard<'a, S>) -> KeptGuard<'a, S> {
+        self.holder.store(this_thread(), Ordering::Relaxed);
+        KeptGuard { cell: self, guard }
     }
 
     /// Why it cannot be saved now.

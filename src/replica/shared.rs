@@ -715,6 +715,12 @@ impl Drop for Shared {
             let number = self.current.load(std::sync::atomic::Ordering::Relaxed);
             self.poison(Cause::Panicked, self.rank as u8, number);
         }
+        let agreed = *self.agreed.get_mut();
+        if Flags::from_bits(agreed).stop().is_some() {
+            // This process is about to end as it was asked to. A signal that repeats it says nothing new.
+            let listener = self.listener.get_mut();
+            std::mem::forget(listener.unwrap_or_else(PoisonError::into_inner).take());
+        }
         self.leave();
     }
 }
