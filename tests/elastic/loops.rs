@@ -2,8 +2,9 @@
 
 use crate::harness::{Setup, elastic, elastic_with};
 use crate::seen::{Seen, all, exactly_once};
-use gradring::Replica;
 use gradring::progress::Sampler;
+use gradring::{Asynchronous, Exchange, Flags, Replica, Update};
+use std::time::Duration;
 
 #[test]
 fn epochs_go_on_with_the_one_that_was_left() {
@@ -271,4 +272,56 @@ fn an_empty_data_set_is_an_empty_loop() {
         assert_eq!(few, [usize::from(replica.rank() == 0)]);
         0
     });
+}
+
+#[test]
+fn asynchronous_replicas_stop_at_a_settle_and_lose_nothing() {
+    let name = "loops::asynchronous_replicas_stop_at_a_settle_and_lose_nothing";
+    let ended = elastic(name, 3, |generation| {
+        generation.next(2);
+        let replica = Replica::join().unwrap();
+        let seen = Seen::of(&replica);
+        let settings = Asynchronous {
+            settle_every: 8,
+            ..Asynchronous::default()
+        };
+        let exchange = Exchange::builder(64).asynchronous(settings);
+        let mut exchange = exchange.build(&replica).unwrap();
+        let mut parameters = vec![0.5_f32; 64];
+        for epoch in replica.epochs(2).unwrap() {
+            let epoch = epoch.unwrap();
+            // Not as many iterations as settle, and not as many samples as iterations take.
+            let sampler = Sampler::new(170).batch(2).shuffled(6);
+            let batches = replica.batches("train", sampler).unwrap();
+            for (at, batch) in (1..).zip(batches) {
+                let batch = batch.unwrap();
+                seen.see(&format!("{epoch}"), &batch);
+                generation.tell(format!("batch {epoch} {at}"));
+                let update = vec![batch.len() as f32; 64];
+                let update = (!batch.is_empty()).then_some(&update as &dyn Update);
+                exchange.step(update, &mut parameters).unwrap();
+                if generation.number == 0 && epoch == 1 && at == 3 && replica.rank() == 1 {
+                    replica.raise(Flags::TERMINATE);
+                }
+                if replica.rank() == 2 {
+                    // The others go ahead.
+                    std::thread::sleep(Duration::from_micros(300));
+                }
+            }
+            exchange.settle(&mut parameters).unwrap();
+        }
+        assert_eq!(generation.number, 1);
+        seen.tell(generation);
+        0
+    });
+    assert_eq!(ended[0].outcome.code, 143);
+    let last = |told: &Vec<String>| told.last().unwrap().clone();
+    assert!(
+        ended[0]
+            .told
+            .iter()
+            .map(last)
+            .all(|line| line == "batch 1 8")
+    );
+    exactly_once(&ended, &[("0", 170), ("1", 170)]);
 }
