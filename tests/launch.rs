@@ -19,6 +19,8 @@ mod output;
 mod resizing;
 #[path = "launch/restarts.rs"]
 mod restarts;
+#[path = "launch/resumed.rs"]
+mod resumed;
 #[path = "launch/stopping.rs"]
 mod stopping;
 #[path = "launch/tool.rs"]

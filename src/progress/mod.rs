@@ -59,10 +59,10 @@ mod order;
 mod position;
 mod positions;
 mod sampler;
-mod split;
-mod state;
 #[cfg(test)]
 mod simulation;
+mod split;
+mod state;
 mod tracker;
 
 pub use batches::{Batch, Batches};

@@ -6,6 +6,7 @@ use std::process::Command;
 use gradring::Replica;
 use gradring::replica::{Error, Flags, Stop};
 
+use crate::resumed;
 use crate::tool::{Ended, Running, gradring, has_name, kill, until};
 
 const CASE: &str = "GRADRING_TEST_CASE";
@@ -65,7 +66,7 @@ pub(crate) fn all_run(run: &Running, replicas: usize, restart: usize) {
 }
 
 /// A line that a test can find between what the test harness says.
-fn tell(what: impl std::fmt::Display) {
+pub(crate) fn tell(what: impl std::fmt::Display) {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("\n@ {what}\n").as_bytes())
         .and_then(|()| out.flush())
@@ -205,6 +206,13 @@ pub(crate) fn replica() {
             }
             until_agreed(&replica).map_or(1, |stop| stop.exit_code().into())
         }
+        (case, _) if case.starts_with("counts") => match resumed::counts(case, rank) {
+            Ok(stop) => stop.exit_code().into(),
+            Err(error) => {
+                eprintln!("rank {rank}: {error}");
+                1
+            }
+        },
         ("agrees_but_crashes_at_first", true)
             if std::env::var("GRADRING_RESTART").as_deref() == Ok("0") =>
         {
