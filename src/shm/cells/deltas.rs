@@ -141,13 +141,18 @@ fn zero(key: Key, region: Region<'_>, buffer: usize) {
     use super::{Kind, SUM_WORDS, clear};
     let elements = key.elements(region, buffer);
     let zero = |words: &[AtomicU64]| words.iter().for_each(|word| word.store(0, Relaxed));
-    let sums = |words: &[AtomicU64]| {
-        let (sums, rest) = words.as_chunks::<SUM_WORDS>();
-        sums.iter().for_each(clear);
-        zero(rest);
-    };
     match key.shape.kind {
-        Kind::Sum | Kind::Mean | Kind::Histogram | Kind::Sums => sums(elements),
+        Kind::Sum | Kind::Mean | Kind::Histogram => {
+            if let Some((sum, rest)) = elements.split_first_chunk::<SUM_WORDS>() {
+                clear(sum);
+                zero(rest);
+            }
+        }
+        Kind::Sums => elements
+            .as_chunks::<SUM_WORDS>()
+            .0
+            .iter()
+            .for_each(clear),
         Kind::Count | Kind::Min | Kind::Max | Kind::Counts => zero(elements),
     }
 }

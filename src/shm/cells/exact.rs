@@ -110,7 +110,7 @@ impl Exact {
     }
 
     /// Carries what is too much for a digit, so that equal sums have equal digits.
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         let mut carry = 0;
         for digit in &mut self.digits[..DIGITS - 1] {
             let all = digit.wrapping_add(carry);

@@ -24,6 +24,8 @@ mod words;
 use super::layout::PAGE;
 pub use deltas::{Deltas, Key, each_pending};
 pub use directory::{Directory, Entry, Full, MAX_TEXT, Region};
+#[cfg(not(loom))]
+pub(crate) use words::{at_place, extreme_of, later};
 pub use words::{Mirror, clear, count, extreme, read_sum, sum};
 
 /// Cells of a rank unless somebody asks for another number.
@@ -128,7 +130,8 @@ impl Shape {
         match self.kind {
             Kind::Count | Kind::Min | Kind::Max => 1,
             Kind::Sum => SUM_WORDS,
-            Kind::Mean => 1 + SUM_WORDS,
+            // The sum comes first.
+            Kind::Mean => SUM_WORDS + 1,
             // One more bucket than edges, and one for NaN.
             Kind::Histogram => SUM_WORDS + length + 2,
             Kind::Counts => length,

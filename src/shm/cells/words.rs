@@ -148,6 +148,16 @@ pub fn extreme(word: &AtomicU64, x: f64, largest: bool) {
     }
 }
 
+/// The one of two such words that stays.
+pub(crate) fn later(a: u64, b: u64, largest: bool) -> u64 {
+    match (a, b) {
+        (0, _) => b,
+        (_, 0) => a,
+        _ if largest => a.max(b),
+        _ => a.min(b),
+    }
+}
+
 /// The word for one number.
 pub(crate) fn extreme_of(x: f64, largest: bool) -> u64 {
     place(x, largest)
