@@ -11,6 +11,8 @@ pub mod exchange;
 #[cfg(not(loom))]
 pub mod launch;
 #[cfg(not(loom))]
+pub mod progress;
+#[cfg(not(loom))]
 pub mod replica;
 pub mod shm;
 

@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-use gradring::launch::{Launch, Stopper};
+use gradring::launch::{self, Launch, Stopper};
 
 /// Data-parallel training on one node: starts the replicas of a program and watches over them.
 #[derive(Debug, Parser)]
@@ -26,12 +28,20 @@ enum Command {
     /// their standard input is empty.
     ///
     /// If a replica fails, the others are stopped, a report says which one failed first and why, and the exit code is that
-    /// replica's (128 + n if signal n killed it). Ctrl-C stops all replicas and gives them the grace time; a second Ctrl-C
-    /// kills them at once.
+    /// replica's (128 + n if signal n killed it). Ctrl-C stops all replicas and gives them the grace time, in which those
+    /// that keep checkpoints agree, finish the step and make one; a second Ctrl-C kills them at once.
     #[command(
-        after_help = "Examples:\n  gradring run -n 2 ./trainer --epochs 20\n  gradring run -n 4 --grace 5 -- python3 train.py"
+        after_help = "Examples:\n  gradring run -n 2 ./trainer --epochs 20\n  \
+                      gradring run -n 4 --grace 5 -- python3 train.py\n  \
+                      gradring run -n 4 --checkpoint-dir checkpoints --checkpoint-every 600 --max-restarts 3 ./trainer"
     )]
     Run(Run),
+    /// Let a running run go on with N replicas.
+    ///
+    /// Its replicas agree, make a checkpoint and end, and N replicas resume from it. If these do not all come to their
+    /// first operation, the run goes on as before. This command waits until it is known what has come of it; to interrupt
+    /// it takes nothing back.
+    Resize(Resize),
 }
 
 #[derive(Debug, clap::Args)]
@@ -48,6 +58,27 @@ struct Run {
     /// How many seconds a replica waits for another one that makes no progress before that is an error [default: 600].
     #[arg(long, value_name = "SECONDS", value_parser = seconds_above_0, allow_negative_numbers = true)]
     deadline: Option<Duration>,
+    /// Where the replicas keep their checkpoints.
+    #[arg(long, value_name = "DIR")]
+    checkpoint_dir: Option<PathBuf>,
+    /// After how many seconds a checkpoint is due.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds_above_0, allow_negative_numbers = true)]
+    checkpoint_every: Option<Duration>,
+    /// How many checkpoints are kept, at least 1 [default: 2].
+    #[arg(long, value_name = "K")]
+    checkpoint_keep: Option<NonZeroUsize>,
+    /// How many cells each replica has in shared memory for its metrics [default: 256].
+    #[arg(long, value_name = "N")]
+    metrics: Option<usize>,
+    /// How often the run is started again after a failure, from the newest checkpoint.
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    max_restarts: usize,
+    /// How many replicas a restarted run has [default: as many as before].
+    #[arg(long, value_name = "N", requires = "max_restarts")]
+    resize: Option<usize>,
+    /// How many seconds the replicas may take to agree on a resize before it is taken back.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds_above_0, default_value = "600", allow_negative_numbers = true)]
+    resize_timeout: Duration,
     /// Pass the replicas' lines on without [rank] in front.
     #[arg(long)]
     no_prefix: bool,
@@ -56,21 +87,54 @@ struct Run {
     program: Vec<OsString>,
 }
 
+#[derive(Debug, clap::Args)]
+struct Resize {
+    /// How many replicas it is to have, 1 to 255.
+    #[arg(value_name = "N")]
+    replicas: usize,
+    /// Its launcher's process id [default: the only run of this user].
+    #[arg(value_name = "RUN")]
+    run: Option<String>,
+}
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    let Command::Run(run) = cli.command;
+    match cli.command {
+        Command::Run(run) => start(run),
+        Command::Resize(resize) => ask(&resize),
+    }
+}
+
+fn start(run: Run) -> ExitCode {
     let mut program = run.program.into_iter();
     let mut launch = Launch::new(program.next().unwrap_or_default())
         .args(program)
         .replicas(run.replicas)
         .grace(run.grace)
         .ring_capacity(run.ring)
+        .max_restarts(run.max_restarts)
+        .resize_timeout(run.resize_timeout)
         .prefix(!run.no_prefix);
     if let Some(deadline) = run.deadline {
         launch = launch.deadline(deadline);
+    }
+    if let Some(directory) = run.checkpoint_dir {
+        launch = launch.checkpoint_directory(directory);
+    }
+    if let Some(interval) = run.checkpoint_every {
+        launch = launch.checkpoint_every(interval);
+    }
+    if let Some(checkpoints) = run.checkpoint_keep {
+        launch = launch.checkpoint_keep(checkpoints.get());
+    }
+    if let Some(cells) = run.metrics {
+        launch = launch.cells(cells);
+    }
+    if let Some(replicas) = run.resize {
+        launch = launch.resize_on_restart(replicas);
     }
     if let Err(error) = listen(&launch.stopper()) {
         say(&format_args!("signal handlers: {error}"));
@@ -78,7 +142,7 @@ fn main() -> ExitCode {
     }
     match launch.run() {
         Ok(outcome) => {
-            if !outcome.is_success() {
+            if !outcome.is_success() || outcome.restarts > 0 {
                 say(&outcome);
             }
             ExitCode::from(outcome.code)
@@ -86,6 +150,21 @@ fn main() -> ExitCode {
         Err(error) => {
             say(&error);
             ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn ask(resize: &Resize) -> ExitCode {
+    match launch::resize(resize.run.as_deref(), resize.replicas, &mut |line| {
+        say(&line)
+    }) {
+        Ok(line) => {
+            say(&line);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            say(&error);
+            ExitCode::FAILURE
         }
     }
 }

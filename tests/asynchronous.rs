@@ -10,8 +10,8 @@ use gradring::shm::layout::{DEFAULT_RING_CAPACITY, MIN_RING_CAPACITY};
 use gradring::shm::life::{Life, look};
 use gradring::shm::ring::{Consumer, Producer};
 use gradring::{
-    Asynchronous, Dense, EpochEnd, Error, Exchange, Fixed, NamedRange, Reduction, Replica, op,
-    parameter_hash,
+    Asynchronous, Dense, EpochEnd, Error, Exchange, Fixed, Flags, NamedRange, Reduction, Replica,
+    op, parameter_hash,
 };
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
@@ -426,8 +426,8 @@ fn replica() {
             if rank == 0 {
                 // It has no data, and waits for the others' settles.
                 let ended = exchange.finish_epoch(&mut parameters).expect("ends");
-                assert_eq!(ended, EpochEnd::Interrupted(4));
-                assert_eq!(replica.agreed_flags(), 4);
+                assert_eq!(ended, EpochEnd::Interrupted(Flags::CHECKPOINT));
+                assert_eq!(replica.agreed(), Flags::CHECKPOINT);
                 // A checkpoint, say.
                 replica.barrier().expect("all come");
                 let ended = exchange.finish_epoch(&mut parameters).expect("ends");
@@ -437,14 +437,17 @@ fn replica() {
             }
             for step in 0..25 {
                 if rank == 1 && step == 13 {
-                    replica.raise_flags(4);
+                    replica.raise(Flags::CHECKPOINT);
                 }
-                let before = replica.agreed_flags();
+                let before = replica.agreed();
                 let report = exchange.step(Some(&own), &mut parameters).expect("steps");
-                let after = replica.agreed_flags();
+                let after = replica.agreed();
                 if after != before {
-                    assert_eq!((step, after), (19, 4), "at a settle only");
-                    assert_eq!(report.settled.map(|settled| settled.flags), Some(4));
+                    assert_eq!((step, after), (19, Flags::CHECKPOINT), "at a settle only");
+                    assert_eq!(
+                        report.settled.map(|settled| settled.flags),
+                        Some(Flags::CHECKPOINT)
+                    );
                     replica.barrier().expect("all come");
                 }
             }

@@ -3,7 +3,7 @@
 mod world;
 
 use gradring::op::{And, Max, Min, Or, Sum};
-use gradring::{Error, Replica};
+use gradring::{Error, Flags, Replica};
 use world::{Setup, World, tell};
 
 fn bytes_of(rank: usize, length: usize) -> Vec<u8> {
@@ -109,11 +109,11 @@ fn replica() {
             last.wait().expect("all come");
         }
         "flags" => {
-            assert_eq!(replica.agreed_flags(), 0);
+            assert_eq!(replica.agreed(), Flags::NONE);
             replica.barrier().expect("all come");
-            assert_eq!(replica.agreed_flags(), 0);
+            assert_eq!(replica.agreed(), Flags::NONE);
             if rank == world_size - 1 {
-                replica.raise_flags(0b100);
+                replica.raise(Flags::CHECKPOINT);
             }
             match std::env::var("OPERATION").as_deref() {
                 Ok("barrier") => replica.barrier().expect("all come"),
@@ -131,7 +131,7 @@ fn replica() {
                 }
                 other => panic!("{other:?}"),
             }
-            assert_eq!(replica.agreed_flags(), 0b100);
+            assert_eq!(replica.agreed(), Flags::CHECKPOINT);
         }
         other => panic!("no case {other}"),
     }

@@ -403,7 +403,7 @@ fn a_client_that_says_no_more_is_given_up_and_one_that_waits_is_not() {
     stream
         .write_all(&frame(3, 400, &[0; 400])[..20])
         .expect("it reads");
-    assert_eq!(said(&mut stream, usize::MAX), []);
+    assert_eq!(said(&mut stream, usize::MAX), b"");
     assert_eq!(source.counts().refused, 1);
     let update = ExternalUpdate::hits(100, 1.0, []).expect("none");
     idle.send(&update).expect("between messages it may wait");
@@ -500,7 +500,7 @@ fn a_source_leaves_neither_threads_nor_descriptors() {
         let mut half = UnixStream::connect(&path).expect("it listens");
         half.write_all(b"grx").expect("it reads");
         drop(source);
-        assert_eq!(said(&mut half, usize::MAX), []);
+        assert_eq!(said(&mut half, usize::MAX), b"");
     }
     assert_eq!((sockets(), threads()), before);
 }

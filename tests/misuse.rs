@@ -5,7 +5,9 @@ mod world;
 use gradring::codec::policy::{Adaptive, PolicyInput, ThresholdPolicy};
 use gradring::codec::{CHUNK, Dense, MomentumMemory, NamedRange, Parameters, Unit};
 use gradring::exchange::external::{ExternalUpdate, SourceError, UpdateSource};
-use gradring::{Asynchronous, Bypass, Error, Exchange, Fixed, InResidual, Replica, parameter_hash};
+use gradring::{
+    Asynchronous, Bypass, Error, Exchange, Fixed, Flags, InResidual, Replica, parameter_hash,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -234,7 +236,7 @@ fn a_panic_in_the_middle_of_a_step_ends_the_run_even_if_somebody_catches_it() {
 }
 
 /// A source that does what it must not while it is asked.
-struct Meddles(Replica, Sender<(u8, String)>);
+struct Meddles(Replica, Sender<(Flags, String)>);
 
 impl UpdateSource for Meddles {
     fn elements(&self) -> usize {
@@ -243,7 +245,7 @@ impl UpdateSource for Meddles {
     fn poll(&mut self) -> Result<Option<ExternalUpdate>, SourceError> {
         let error = self.0.barrier().expect_err("it is inside a step");
         assert!(!error.ends_the_run());
-        let _ = self.1.send((self.0.agreed_flags(), error.to_string()));
+        let _ = self.1.send((self.0.agreed(), error.to_string()));
         Ok(None)
     }
     fn give_back(&mut self, _: ExternalUpdate) {}
@@ -254,7 +256,7 @@ fn nested(replica: &Replica) {
         .policy(fixed())
         .build(replica)
         .expect("agreed");
-    replica.raise_flags(4);
+    replica.raise(Flags::CHECKPOINT);
     replica.barrier().expect("all come");
     let (sender, told) = channel();
     if replica.rank() == 0 {
@@ -268,7 +270,7 @@ fn nested(replica: &Replica) {
         .expect("steps");
     if replica.rank() == 0 {
         let (flags, error) = told.recv().expect("it was asked");
-        assert_eq!(flags, 4);
+        assert_eq!(flags, Flags::CHECKPOINT);
         assert!(error.contains("inside"), "{error}");
     }
     replica.barrier().expect("all come");

@@ -8,8 +8,8 @@ use gradring::codec::{Path, canon};
 use gradring::op::{And, Max, Min, Op, Or, Sum, Value};
 use gradring::shm::layout::MIN_RING_CAPACITY;
 use gradring::{
-    Clipping, Dense, Error, Exchange, MomentumMemory, NamedRange, Reduction, Replica, Report,
-    parameter_hash,
+    Clipping, Dense, Error, Exchange, Flags, MomentumMemory, NamedRange, Reduction, Replica,
+    Report, parameter_hash,
 };
 use half::{bf16, f16};
 use std::time::{Duration, Instant};
@@ -497,7 +497,7 @@ fn replica() {
                 .parse()
                 .expect("a number");
             if rank + 1 == world_size {
-                replica.raise_flags(0b10);
+                replica.raise(Flags::INTERRUPT);
             }
             if length < CHUNK {
                 replica
@@ -511,7 +511,7 @@ fn replica() {
                     .all_reduce(&mut vec![1_i64; length], Sum)
                     .expect("reduces");
             }
-            assert_eq!(replica.agreed_flags(), 0b10);
+            assert_eq!(replica.agreed(), Flags::INTERRUPT);
             tell("done");
         }
         "crowd" => {

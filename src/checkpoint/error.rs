@@ -116,6 +116,14 @@ pub enum StateError {
         /// How many.
         elements: usize,
     },
+    /// What serde says of a value, or of its bytes.
+    #[error("state {state}: {why}")]
+    Encoding {
+        /// The state's name.
+        state: String,
+        /// What is wrong.
+        why: String,
+    },
     /// A state of another number of replicas, and it cannot be merged.
     #[error("state {state} is of {expected} replicas, found {found}, and cannot be merged")]
     WorldSize {

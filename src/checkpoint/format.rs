@@ -193,6 +193,13 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// As many bytes as come at once; none at the end.
+    pub(crate) fn some(&mut self, out: &mut [u8]) -> Result<usize, StateError> {
+        let read = self.read(out)?;
+        self.crc = crc32c::crc32c_append(self.crc, &out[..read]);
+        Ok(read)
+    }
+
     fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], StateError> {
         let mut bytes = [0; N];
         self.bytes(what, &mut bytes)?;

@@ -1,15 +1,28 @@
 //! The trait of whatever is kept.
 
 use super::StateError;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::io::{Read, Write};
 
 /// Whose a state is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Whose {
     /// Equal on all replicas: rank 0 writes it, and all read the same.
     Shared,
     /// Each replica's own: each writes its own, and reads it again where the world size is the same.
+    #[serde(rename = "per-replica")]
     Replica,
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shared => "shared",
+            Self::Replica => "per replica",
+        })
+    }
 }
 
 /// What a run must keep so that another run goes on where it stopped.

@@ -34,7 +34,7 @@ pub struct SettleReport {
     /// Whether all replicas have called [`Exchange::finish_epoch`]. The same on all replicas.
     pub all_done: bool,
     /// The flags that any replica had raised when it came to this settle. The same on all replicas.
-    pub flags: u8,
+    pub flags: Flags,
     /// Records of other replicas that this one applied.
     pub applied_records: u64,
     /// Hits and dense values that met a parameter of this replica that is not finite; it was left as it was.
@@ -359,13 +359,13 @@ impl Exchange {
             return Ok(EpochEnd::Interrupted(missed));
         }
         loop {
-            let before = engine.agreed;
+            let before = Flags::from_bits(engine.agreed);
             let settled = self.settle_with(&shared, engine, parameters, true);
             if let Err(Error::NonFinite { .. }) = settled {
-                self.missed = Flags::from_bits(engine.agreed & !before);
+                self.missed = Flags::from_bits(engine.agreed).without(before);
             }
             let report = settled?;
-            let flags = Flags::from_bits(report.flags & !before);
+            let flags = report.flags.without(before);
             if report.all_done {
                 return Ok(EpochEnd::Ended);
             }
@@ -429,7 +429,7 @@ impl Exchange {
             steps,
             largest_difference: differences.fold(0.0, f32::max),
             all_done: markers().all(|marker| marker.flags & IS_DONE != 0),
-            flags: markers().fold(0, |flags, marker| flags | marker.agreement),
+            flags: Flags::from_bits(markers().fold(0, |flags, marker| flags | marker.agreement)),
             applied_records: lists.applying.records,
             parameters_not_finite: lists.applying.not_finite,
             decode_ns,
@@ -437,7 +437,7 @@ impl Exchange {
         };
         let counts: Vec<u64> = markers().map(|marker| marker.dropped.into()).collect();
 
-        engine.agree_on(report.flags);
+        engine.agree_on(report.flags.bits());
         engine.steps = 0;
         engine.unsettled = None;
         self.since_settle.settles += 1;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::shm::segment::SegmentError;
 
-/// Why a run did not come about. No process and no segment is left behind.
+/// Why a run, or a new generation of it, did not come about. No process and no segment is left behind.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
@@ -18,6 +18,14 @@ pub enum LaunchError {
     TooManyReplicas {
         /// How many were asked for.
         asked: usize,
+    },
+    /// A number of replicas for restarted generations, where none is ever restarted.
+    #[error(
+        "{replicas} replicas after a restart, but no restart is allowed: give --max-restarts too"
+    )]
+    NoRestarts {
+        /// How many were asked for.
+        replicas: usize,
     },
     /// There is no such program.
     #[error("{}: program not found", program.display())]
@@ -55,11 +63,13 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// The code with which a command line ends: 2 for a wrong number of replicas, 127 for a program that is not there,
+    /// The code with which a command line ends: 2 for what can never run, 127 for a program that is not there,
     /// 126 for one that cannot be executed, else 1.
     pub fn exit_code(&self) -> u8 {
         match self {
-            LaunchError::NoReplicas | LaunchError::TooManyReplicas { .. } => 2,
+            LaunchError::NoReplicas
+            | LaunchError::TooManyReplicas { .. }
+            | LaunchError::NoRestarts { .. } => 2,
             LaunchError::NotFound { .. } => 127,
             LaunchError::NotExecutable { .. } => 126,
             _ => 1,

@@ -5,9 +5,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use super::plan::Plan;
 use crate::replica::Cause;
 
-/// How a run ended. [`Display`](fmt::Display) is the report for people: one screen at most.
+/// How a run ended; of several generations, the last. [`Display`](fmt::Display) is the report for people: one screen at most.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Outcome {
@@ -16,10 +17,15 @@ pub struct Outcome {
     pub code: u8,
     /// Who failed first. `None` if nobody did, and if the run was stopped.
     pub culprit: Option<Culprit>,
-    /// Every rank's end, by rank.
+    /// Every rank's end in the last generation, by rank. Empty if the run was stopped before that one began.
     pub ranks: Vec<RankEnd>,
-    /// The signal by which the run was stopped from outside, before anybody had failed.
+    /// The signal by which the run was stopped from outside, before anybody had failed: one that the launcher got, or one
+    /// that a replica got and on which all replicas agreed.
     pub stopped_by: Option<i32>,
+    /// How often the run was started again after a failure.
+    pub restarts: usize,
+    /// How often it might have been.
+    pub max_restarts: usize,
     /// From the start of the first replica to the end of the last.
     pub elapsed: Duration,
 }
@@ -65,6 +71,8 @@ pub enum How {
     Succeeded,
     /// It is the culprit.
     Failed,
+    /// All replicas had agreed to stop, and it left and ended as agreed.
+    StoppedByAgreement,
     /// The launcher sent it a signal, and it ended by that.
     StoppedByUs,
     /// It failed by itself, after the culprit.
@@ -72,13 +80,16 @@ pub enum How {
 }
 
 impl Outcome {
-    pub(super) fn never_started(signal: i32, elapsed: Duration) -> Outcome {
+    /// Stopped before the generation that the plan names had begun.
+    pub(super) fn not_begun(signal: i32, elapsed: Duration, plan: &Plan) -> Outcome {
         let code = 128 + (signal & 0x7f) as u8;
         Outcome {
             code,
             culprit: None,
             ranks: Vec::new(),
             stopped_by: Some(signal),
+            restarts: plan.restarts,
+            max_restarts: plan.max_restarts,
             elapsed,
         }
     }
@@ -111,6 +122,11 @@ impl fmt::Display for Outcome {
             },
         }
         self.others(f)?;
+        if self.max_restarts > 0 {
+            let (used, allowed) = (self.restarts, self.max_restarts);
+            let plural = if allowed == 1 { "" } else { "s" };
+            write!(f, "\n  {used} of {allowed} restart{plural} used")?;
+        }
         if self.code != 0 {
             write!(f, "\n  exit code {}", self.code)?;
         }
@@ -153,6 +169,7 @@ impl RankEnd {
             (How::FailedBecauseOfAnother, Some(culprit)) => {
                 format!("failed after rank {culprit} ({how})")
             }
+            (How::StoppedByAgreement, _) => format!("stopped by agreement ({how})"),
             (How::StoppedByUs, _) => format!("stopped by us ({how})"),
             (How::Failed | How::FailedBecauseOfAnother, _) => format!("failed ({how})"),
         }
@@ -161,27 +178,7 @@ impl RankEnd {
 
 impl fmt::Display for Culprit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} (pid {}) failed first: ", self.rank, self.pid)?;
-        match self.status {
-            Some(status) => {
-                write!(
-                    f,
-                    "{} after {}",
-                    status_text(Some(status)),
-                    Seconds(self.after)
-                )?;
-                // That a killed process died is said already.
-                if self.cause != Cause::Died || status.success() {
-                    write!(f, "; it {}", self.what())?;
-                }
-            }
-            None => write!(
-                f,
-                "it {} (seen after {}); its process did not end by itself, so its exit code is not known",
-                self.what(),
-                Seconds(self.after),
-            )?,
-        }
+        f.write_str(&self.headline())?;
         if !self.stderr_tail.is_empty() {
             write!(f, "\n  the last lines of its stderr:")?;
             for line in &self.stderr_tail {
@@ -193,6 +190,32 @@ impl fmt::Display for Culprit {
 }
 
 impl Culprit {
+    /// Who failed, how and when, in one line.
+    pub fn headline(&self) -> String {
+        let mut line = format!("rank {} (pid {}) failed first: ", self.rank, self.pid);
+        match self.status {
+            Some(status) => {
+                line += &format!(
+                    "{} after {}",
+                    status_text(Some(status)),
+                    Seconds(self.after)
+                );
+                // That a killed process died is said already.
+                if self.cause != Cause::Died || status.success() {
+                    line += &format!("; it {}", self.what());
+                }
+            }
+            None => {
+                line += &format!(
+                    "it {} (seen after {}); its process did not end by itself, so its exit code is not known",
+                    self.what(),
+                    Seconds(self.after),
+                );
+            }
+        }
+        line
+    }
+
     fn what(&self) -> String {
         match self.cause {
             Cause::Died if self.status.is_some_and(|status| status.success()) => {
@@ -305,6 +328,8 @@ mod tests {
                 end(3, 1 << 8, How::FailedBecauseOfAnother),
             ],
             stopped_by: None,
+            restarts: 2,
+            max_restarts: 2,
             elapsed: Duration::from_secs(1),
         };
         let expected = "\
@@ -313,6 +338,7 @@ rank 1 (pid 21327) failed first: exit code 3 after 0.5 s
   | loading
   | no such file
   ranks 0, 2 stopped by us (killed by SIGTERM); rank 3 failed after rank 1 (exit code 1)
+  2 of 2 restarts used
   exit code 3";
         assert_eq!(outcome.report(), expected);
     }

@@ -8,18 +8,20 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::replica::{LIFELINE, RANK, SEGMENT, WORLD_SIZE};
+use crate::replica::{LIFELINE, RANK, RESTART, SEGMENT, WORLD_SIZE};
 
 /// What every replica is started from.
 #[derive(Debug)]
-pub(super) struct Recipe {
-    pub(super) program: OsString,
-    pub(super) args: Vec<OsString>,
+pub(super) struct Recipe<'a> {
+    pub(super) program: &'a OsStr,
+    pub(super) args: &'a [OsString],
     /// For all ranks alike.
-    pub(super) env: Vec<(OsString, OsString)>,
+    pub(super) env: &'a [(OsString, OsString)],
     /// The segment's name.
     pub(super) segment: String,
     pub(super) world_size: usize,
+    /// How many generations there have been before.
+    pub(super) restart: u32,
     pub(super) lifeline: LifelineEnd,
 }
 
@@ -33,16 +35,17 @@ pub(super) struct Spawned {
 /// Starts `rank`. An error of `exec` is this call's error.
 ///
 /// The calling thread must live as long as the child: the kernel kills the child when *this thread* ends.
-pub(super) fn spawn(recipe: &Recipe, rank: usize) -> io::Result<Spawned> {
+pub(super) fn spawn(recipe: &Recipe<'_>, rank: usize) -> io::Result<Spawned> {
     let launcher = std::process::id() as libc::pid_t;
     let lifeline = recipe.lifeline.0.as_raw_fd();
-    let mut command = Command::new(&recipe.program);
+    let mut command = Command::new(recipe.program);
     command
-        .args(&recipe.args)
+        .args(recipe.args)
         .envs(recipe.env.iter().map(|(key, value)| (key, value)))
         .env(SEGMENT, &recipe.segment)
         .env(RANK, rank.to_string())
         .env(WORLD_SIZE, recipe.world_size.to_string())
+        .env(RESTART, recipe.restart.to_string())
         .env(LIFELINE, lifeline.to_string())
         .env("RANK", rank.to_string())
         .env("LOCAL_RANK", rank.to_string())

@@ -1,17 +1,16 @@
-//! From the last replica's start to the last one's end: who ended how, who is to blame, who is to stop.
+//! From the last replica's start to the last one's end, in one generation: who ended how, who is to blame, who is to stop.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use super::desk::Desk;
 use super::error::LaunchError;
-use super::event::{Event, wait};
-use super::outcome::{Culprit, How, Outcome, RankEnd, Ranks, exit_code, signal_name, status_text};
-use super::output::Output;
-use super::process::{POLL, Process, Processes};
-use super::spawn::Lifeline;
-use super::stopper::Stopper;
-use super::world::World;
-use crate::replica::Cause;
+use super::event::wait;
+use super::generation::Generation;
+use super::outcome::{Outcome, Ranks, exit_code, signal_name, status_text};
+use super::plan::Plan;
+use super::process::{POLL, Process};
+use crate::replica::{Cause, Flags};
 use crate::shm::seat::Seated;
 
 /// How long the culprit may take to end by itself: a killed large process is reaped last.
@@ -20,29 +19,12 @@ const CULPRIT: Duration = Duration::from_secs(5);
 const EARLY: Duration = Duration::from_millis(50);
 /// After how long of waiting for replicas to stop the launcher says so.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long what the ranks have started may go on writing when they have ended.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How long the last output may take to be written when nobody has time.
-const HURRY: Duration = Duration::from_millis(250);
 /// A second stop within this time is the first one's echo.
 const ECHO: Duration = Duration::from_millis(250);
 
-/// A run whose replicas have all been started.
-pub(super) struct Run<'a> {
-    pub(super) processes: Processes,
-    pub(super) output: Output,
-    pub(super) world: World,
-    /// Held until the last rank has ended.
-    pub(super) lifeline: Option<Lifeline>,
-    pub(super) stopper: &'a Stopper,
-    pub(super) stopped: &'a Event,
-    pub(super) grace: Duration,
-    pub(super) began: Instant,
-}
-
 /// What a run is coming to.
 #[derive(Debug)]
-enum Phase {
+pub(super) enum Phase {
     Running,
     /// A rank has failed; the others have been asked to stop.
     Failing(Blame),
@@ -55,28 +37,32 @@ enum Phase {
 
 /// Who is to blame.
 #[derive(Clone, Copy, Debug)]
-struct Blame {
-    rank: usize,
-    cause: Cause,
-    at: Instant,
+pub(super) struct Blame {
+    pub(super) rank: usize,
+    pub(super) cause: Cause,
+    pub(super) at: Instant,
 }
 
 /// What the watch has seen, beside the processes themselves.
-struct Watch {
-    phase: Phase,
+pub(super) struct Watch {
+    pub(super) phase: Phase,
     /// Ended with 0, and never came, when nobody had come.
     early: Vec<usize>,
     /// How many stops have been acted on.
-    heeded: u32,
+    pub(super) heeded: u32,
     /// All were killed at a person's word: no more waiting.
-    hurry: bool,
+    pub(super) hurry: bool,
     /// Whether the launcher has said whom it waits for.
     told: bool,
 }
 
-impl Run<'_> {
-    /// Until the last replica has ended; then cleans up.
-    pub(super) fn supervise(mut self) -> Result<Outcome, LaunchError> {
+impl Generation<'_> {
+    /// Until the last replica has ended; then cleans up. `None`: the plan has another generation.
+    pub(super) fn supervise(
+        mut self,
+        plan: &mut Plan,
+        desk: &mut Desk,
+    ) -> Result<Option<Outcome>, LaunchError> {
         let mut watch = Watch {
             phase: Phase::Running,
             early: Vec::new(),
@@ -96,17 +82,20 @@ impl Run<'_> {
             }
             self.look_for_waiting(&mut watch);
             self.lose_patience(&mut watch);
+            self.see_begin(plan, desk);
+            desk.serve(&self.world, &self.output, self.busy(&watch).as_deref());
             if !self.processes.list.iter().any(Process::is_running) {
                 break;
             }
-            self.sleep(&watch)?;
+            self.sleep(&watch, desk)?;
         }
-        Ok(self.finish(watch))
+        Ok(self.finish(&watch, plan, desk))
     }
 
     fn has_ended(&mut self, rank: usize, watch: &mut Watch) {
         let status = self.processes.list[rank].end.and_then(|end| end.status);
-        let success = status.is_some_and(|status| status.success());
+        let success =
+            status.is_some_and(|status| status.success()) || self.stopped_by_agreement(rank);
         let cause = match (self.world.seat(rank), success) {
             (Seated::Left, _) => None,
             (Seated::Free, true) if !self.world.anybody_came() => {
@@ -121,6 +110,39 @@ impl Run<'_> {
         }
         if !success || cause.is_some() {
             self.fail(rank, watch);
+        }
+    }
+
+    /// Whether `rank` has left and ended as a rank does when all have agreed to stop.
+    pub(super) fn stopped_by_agreement(&self, rank: usize) -> bool {
+        let status = self.processes.list[rank].end.and_then(|end| end.status);
+        self.world.seat(rank) == Seated::Left
+            && self.world.agreed_by(rank).stop().is_some()
+            && matches!(exit_code(status), 130 | 143)
+    }
+
+    /// Notes when a generation of a new size has shown that it can run.
+    pub(super) fn see_begin(&self, plan: &mut Plan, desk: &mut Desk) {
+        if plan.on_trial() && self.world.all_begun() {
+            plan.has_begun();
+            desk.has_begun(&self.output);
+        }
+    }
+
+    /// Why the run cannot be resized now.
+    fn busy(&self, watch: &Watch) -> Option<String> {
+        let stop = self.world.agreed().without(Flags::RESIZE).stop();
+        let ended = |process: &Process| process.end.is_some();
+        match watch.phase {
+            Phase::Failing(_) => Some("a replica has failed".to_owned()),
+            Phase::Stopping { .. } => Some("the run is being stopped".to_owned()),
+            Phase::Running if stop.is_some() => Some("the run is being stopped".to_owned()),
+            Phase::Running => {
+                let rank = self.processes.list.iter().position(ended)?;
+                Some(format!(
+                    "rank {rank} has ended: the run is coming to its end"
+                ))
+            }
         }
     }
 
@@ -258,7 +280,7 @@ impl Run<'_> {
     }
 
     /// Until something has happened or falls due.
-    fn sleep(&self, watch: &Watch) -> Result<(), LaunchError> {
+    fn sleep(&self, watch: &Watch, desk: &Desk) -> Result<(), LaunchError> {
         let running = || {
             self.processes
                 .list
@@ -282,138 +304,18 @@ impl Run<'_> {
             due.push(now + POLL);
         }
         due.retain(|at| *at > now);
-        let limit = due.iter().min().map(|at| at.duration_since(now));
+        // Unlike the others this one is done as soon as it is due.
+        due.extend(desk.due(now));
+        let limit = due.iter().min();
+        let limit = limit.map(|at| at.saturating_duration_since(now));
         let mut fds = vec![self.stopped.as_fd()];
         fds.extend(running().filter_map(Process::pidfd));
+        fds.extend(desk.fds());
         wait(&fds, limit).map_err(|source| LaunchError::Os {
             call: "poll",
             source,
         })?;
         Ok(())
-    }
-
-    /// All have ended. Nothing stays: no name, no process, no thread that could still write.
-    fn finish(mut self, watch: Watch) -> Outcome {
-        let elapsed = self.began.elapsed();
-        if let Err(error) = self.world.close() {
-            self.output.say(&error.to_string());
-        }
-        // Who catches every error and exits with 0 has not succeeded all the same.
-        let blame = match watch.phase {
-            Phase::Failing(blame) => Some(blame),
-            Phase::Stopping { .. } => None,
-            Phase::Running => {
-                let culprit = self.world.culprit();
-                culprit.map(|(rank, cause)| Blame {
-                    rank,
-                    cause,
-                    at: Instant::now(),
-                })
-            }
-        };
-        let mut hurry = watch.hurry;
-        if !hurry {
-            // A `tee` behind a replica, for example, ends by itself as soon as it has written all.
-            hurry = self.wait_for(Output::drained, Some(LAST_WORDS), watch.heeded);
-        }
-        // Whoever has joined and outlives its rank in a group of its own hangs up with this.
-        self.lifeline = None;
-        self.processes.finish();
-        self.output.finish();
-        let limit = match (hurry, watch.heeded) {
-            (true, _) => Some(HURRY),
-            (false, 0) => None,
-            (false, _) => Some(self.grace),
-        };
-        self.wait_for(Output::done, limit, self.stopper.asked());
-
-        let culprit = blame.map(|blame| self.culprit(blame));
-        let stopped_by = match watch.phase {
-            Phase::Stopping { signal, .. } => Some(signal),
-            _ => None,
-        };
-        let ranks = self.rank_ends(culprit.as_ref().map(|culprit| culprit.rank), stopped_by);
-        let code = match (&culprit, stopped_by) {
-            (Some(culprit), _) => exit_code(culprit.status).max(1),
-            (None, Some(signal)) => 128 + (signal & 0x7f) as u8,
-            (None, None) => 0,
-        };
-        Outcome {
-            code,
-            culprit,
-            ranks,
-            stopped_by,
-            elapsed,
-        }
-    }
-
-    /// Until the output threads are so far, the limit has passed, or more than `heeded` stops are asked for: then true.
-    fn wait_for(&self, so_far: fn(&Output) -> bool, limit: Option<Duration>, heeded: u32) -> bool {
-        let until = limit.map(|limit| Instant::now() + limit);
-        while !so_far(&self.output) {
-            if self.stopper.asked() > heeded {
-                return true;
-            }
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                break;
-            }
-            let fds = [self.output.changed().as_fd(), self.stopped.as_fd()];
-            if wait(&fds, left).is_err() {
-                break;
-            }
-            self.output.changed().clear();
-            self.stopped.clear();
-        }
-        false
-    }
-
-    fn culprit(&self, blame: Blame) -> Culprit {
-        let process = &self.processes.list[blame.rank];
-        // What ended by the launcher's hand says nothing about the fault.
-        let own_end = process.end.filter(|end| end.signalled.is_none());
-        Culprit {
-            rank: blame.rank,
-            pid: process.pid(),
-            cause: blame.cause,
-            reason: match blame.cause {
-                Cause::Aborted => self.world.reason(blame.rank),
-                _ => String::new(),
-            },
-            status: own_end.and_then(|end| end.status),
-            after: own_end.map_or_else(|| blame.at.duration_since(self.began), |end| end.after),
-            stderr_tail: self.output.tail(blame.rank),
-        }
-    }
-
-    fn rank_ends(&self, culprit: Option<usize>, stopped_by: Option<i32>) -> Vec<RankEnd> {
-        let ends = self
-            .processes
-            .list
-            .iter()
-            .enumerate()
-            .map(|(rank, process)| {
-                let status = process.end.and_then(|end| end.status);
-                let code = exit_code(status);
-                let by_signal = |signal: i32| {
-                    code == 128 + (signal & 0x7f) as u8 || code == 128 + libc::SIGKILL as u8
-                };
-                let how = match process.end {
-                    _ if culprit == Some(rank) => How::Failed,
-                    _ if status.is_some_and(|status| status.success()) => How::Succeeded,
-                    _ if stopped_by.is_some() => How::StoppedByUs,
-                    Some(end) if end.signalled.is_some_and(by_signal) => How::StoppedByUs,
-                    None => How::StoppedByUs,
-                    Some(_) => How::FailedBecauseOfAnother,
-                };
-                RankEnd {
-                    rank,
-                    pid: process.pid(),
-                    status,
-                    how,
-                }
-            });
-        ends.collect()
     }
 }
 

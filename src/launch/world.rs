@@ -1,13 +1,20 @@
 //! The launcher's side of the segment: makes it, watches the seats, names the culprit, removes it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nix::sys::statvfs::statvfs;
 
 use super::error::LaunchError;
-use crate::replica::{Cause, read_text};
+use crate::replica::{Cause, Flags, read_text};
+use crate::shm::layout::Layout;
 use crate::shm::life::{Holder, Keeper};
 use crate::shm::poison::Verdict;
 use crate::shm::seat::Seated;
-use crate::shm::segment::{Config, Segment, SegmentError};
+use crate::shm::segment::{BEGUN, Config, Segment, SegmentError};
+
+/// Where segments lie.
+const DIRECTORY: &str = "/dev/shm";
 
 /// The segment of a run, and the launcher's life token in it. Dropped: the name is gone.
 pub(super) struct World {
@@ -17,9 +24,14 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn create(world_size: usize, ring_capacity: usize) -> Result<World, LaunchError> {
+    pub(super) fn create(
+        world_size: usize,
+        ring_capacity: usize,
+        cells: usize,
+    ) -> Result<World, LaunchError> {
         let segment = Segment::create(&Config {
             ring_capacity,
+            cells,
             ..Config::new(world_size, cores())
         })?;
         // From here on dropping it removes the name.
@@ -40,6 +52,11 @@ impl World {
 
     pub(super) fn name(&self) -> &str {
         self.segment.name()
+    }
+
+    /// How many ranks it has.
+    pub(super) fn size(&self) -> usize {
+        self.segment.world_size()
     }
 
     pub(super) fn seat(&self, rank: usize) -> Seated {
@@ -65,6 +82,63 @@ impl World {
         let verdict = self.segment.poison().get()?;
         let rank = usize::from(verdict.rank);
         (rank < self.segment.world_size()).then_some((rank, Cause::from_u8(verdict.cause)?))
+    }
+
+    /// The flags on which the replicas have agreed, as far as `rank` knows.
+    pub(super) fn agreed_by(&self, rank: usize) -> Flags {
+        // The flags are the lowest byte.
+        Flags::from_bits(self.status(rank) as u8)
+    }
+
+    /// The flags on which the replicas have agreed, as far as any of them knows.
+    pub(super) fn agreed(&self) -> Flags {
+        let ranks = (0..self.size()).map(|rank| self.agreed_by(rank));
+        ranks.fold(Flags::NONE, |all, flags| all | flags)
+    }
+
+    /// Whether every replica has entered an operation, after joining and resuming.
+    pub(super) fn all_begun(&self) -> bool {
+        (0..self.size()).all(|rank| self.status(rank) & BEGUN != 0)
+    }
+
+    fn status(&self, rank: usize) -> u32 {
+        let identity = &self.segment.rank(rank).identity;
+        identity.status.load(Ordering::Relaxed)
+    }
+
+    /// Each replica raises these flags when it next enters an operation.
+    pub(super) fn ask(&self, flags: Flags) {
+        let raised = &self.segment.launcher().identity.raised;
+        raised.fetch_or(u32::from(flags.bits()), Ordering::Relaxed);
+    }
+
+    /// Takes back what was [asked](Self::ask) for, for those who have not seen it yet.
+    pub(super) fn ask_no_more(&self, flags: Flags) {
+        let raised = &self.segment.launcher().identity.raised;
+        raised.fetch_and(!u32::from(flags.bits()), Ordering::Relaxed);
+    }
+
+    /// Whether a segment of another size would have room in place of this one; if not, why.
+    pub(super) fn room_for(
+        &self,
+        replicas: usize,
+        ring_capacity: usize,
+        cells: usize,
+    ) -> Result<(), String> {
+        let layout =
+            Layout::new(replicas, ring_capacity, cells).map_err(|error| error.to_string())?;
+        let need = layout.total as u64;
+        // Where the system does not say, the attempt will.
+        let free = statvfs(DIRECTORY).map_or(u64::MAX, |fs| {
+            fs.blocks_available().saturating_mul(fs.fragment_size())
+        });
+        let free = free.saturating_add(self.segment.layout().total as u64);
+        if need > free {
+            return Err(format!(
+                "{DIRECTORY} has no room for {replicas} replicas: {need} bytes needed, {free} free"
+            ));
+        }
+        Ok(())
     }
 
     /// Why `rank` aborted, as far as it can be read.

@@ -29,6 +29,7 @@ pub(crate) enum Kind {
     Resume = 18,
     Checkpoint = 19,
     Synchronize = 20,
+    Loop = 21,
 }
 
 impl Kind {
@@ -54,13 +55,14 @@ impl Kind {
             18 => Self::Resume,
             19 => Self::Checkpoint,
             20 => Self::Synchronize,
+            21 => Self::Loop,
             _ => return None,
         })
     }
 
     /// Whether ranks come to it by the barrier's words, which tell all of them when they came for different things.
     pub(crate) fn is_by_barrier(self) -> bool {
-        matches!(self, Self::Barrier | Self::Synchronize)
+        matches!(self, Self::Barrier | Self::Synchronize | Self::Loop)
     }
 }
 
@@ -83,6 +85,22 @@ impl Operation {
             subject,
             length,
             extra,
+        }
+    }
+
+    /// The low 32 bits of the epoch that its records carry: of a step 0 outside of epochs, else the epoch's number and 1;
+    /// 0 of everything else.
+    pub(crate) fn epoch(&self) -> u32 {
+        match self.kind {
+            Kind::Step
+            | Kind::StepSum
+            | Kind::Flush
+            | Kind::FlushSum
+            | Kind::Streamed
+            | Kind::StreamedSum
+            | Kind::Uncompressed
+            | Kind::UncompressedSum => self.extra as u32,
+            _ => 0,
         }
     }
 
@@ -126,6 +144,7 @@ impl fmt::Display for Operation {
             Kind::Synchronize => {
                 return write!(f, "synchronization of accumulator {length:016x}");
             }
+            Kind::Loop => return write!(f, "a data loop"),
             Kind::Settle => {
                 return write!(
                     f,

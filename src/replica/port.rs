@@ -89,7 +89,7 @@ impl<'a> Port<'a> {
             rank: self.shared.rank as u8,
             operation: self.wait.number,
             identity: self.identity,
-            epoch: self.shared.stage().ordinal() as u32,
+            epoch: self.wait.operation.epoch(),
             ..record
         };
         let ring = self.shared.segment.ring(self.shared.rank);
@@ -163,6 +163,16 @@ impl<'a> Port<'a> {
         }
         if !of_steps && record.identity != identity {
             return Err(self.wait.mismatched(rank));
+        }
+        let epoch = if of_steps {
+            0
+        } else {
+            self.wait.operation.epoch()
+        };
+        if record.epoch != epoch {
+            return Err(self.wait.protocol(rank, || {
+                format!("record of epoch {}, expected {epoch}", record.epoch)
+            }));
         }
         Ok(Some(Taken {
             record,

@@ -32,7 +32,7 @@ pub(crate) enum RecordKind {
 ///  0 magic u16      2 version u8     3 kind u8    4 flags u8      5 agreement u8   6 rank u8    7 format u8
 ///  8 exchange u16  10 t u16         12 v u16     14 frame u16
 /// 16 operation u64
-/// 24 identity u32  28 epoch u32 (0 outside of epochs, else its number and 1; steps have compared it with the identity)
+/// 24 identity u32  28 epoch u32 (of a step; 0 outside of epochs, else its number and 1)
 /// 32 step u32      36 chunk u32
 /// 40 parameter hash u64 (external updates: the value's bits; other kinds: record length)
 /// 48 frame length u32  52 hits u32

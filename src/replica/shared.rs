@@ -499,6 +499,7 @@ impl Shared {
             // Without the rings, or agreed once it is known whether they are needed.
             Kind::Barrier
             | Kind::Synchronize
+            | Kind::Loop
             | Kind::AllGather
             | Kind::AllReduce
             | Kind::NewExchange
@@ -713,6 +714,12 @@ impl Drop for Shared {
         if std::thread::panicking() {
             let number = self.current.load(std::sync::atomic::Ordering::Relaxed);
             self.poison(Cause::Panicked, self.rank as u8, number);
+        }
+        let agreed = *self.agreed.get_mut();
+        if Flags::from_bits(agreed).stop().is_some() {
+            // This process is about to end as it was asked to. A signal that repeats it says nothing new.
+            let listener = self.listener.get_mut();
+            std::mem::forget(listener.unwrap_or_else(PoisonError::into_inner).take());
         }
         self.leave();
     }

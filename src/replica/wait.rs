@@ -20,6 +20,9 @@ const CROWDED_YIELDS: u32 = 40;
 /// How long a rank sleeps at most before it looks who is alive. Bounds every detection even if no bell rings.
 const SLICE: Duration = Duration::from_millis(20);
 
+/// How long others may write a checkpoint before the deadline counts all the same: any bytes can stand in their words.
+const WRITING: Duration = Duration::from_secs(3600);
+
 /// How long a mismatch between other ranks waits for rank 0: who differs is told by what rank 0 came for.
 const REFERENCE: Duration = Duration::from_millis(100);
 
@@ -86,6 +89,7 @@ impl Wait<'_> {
                 Look::Pending(other) => hint = other.or(hint),
             }
         }
+        let began = start;
         let mut start = start;
         let mut checked: Option<Instant> = None;
         loop {
@@ -94,8 +98,10 @@ impl Wait<'_> {
             if since >= SLICE {
                 let now = Instant::now();
                 checked = Some(now);
-                if self.shared.others_write() {
-                    // However long a checkpoint takes, it is no deadline that passes.
+                if self.operation.kind == Kind::Checkpoint
+                    && began.elapsed() < WRITING
+                    && self.shared.others_write()
+                {
                     start = now;
                 }
                 let came = || match look() {

@@ -36,6 +36,18 @@ pub enum Point {
     MarkerTaken = 13,
     /// A streamed step is about to be finished: what fitted is out, nothing is taken.
     PartsOut = 14,
+    /// The temporary directory of a checkpoint is made, nobody knows of it.
+    TemporaryMade = 15,
+    /// A state is written and on the disk, nobody knows of it.
+    StateWritten = 16,
+    /// All states are on the disk, and all replicas know it.
+    StatesSynced = 17,
+    /// A checkpoint's manifest is on the disk, under a name that is not the checkpoint's.
+    ManifestWritten = 18,
+    /// A checkpoint has its name, which may not be on the disk.
+    Renamed = 19,
+    /// Old checkpoints are removed, nobody knows of the new one.
+    Pruned = 20,
 }
 
 /// Ends or stops this process if a test wants that here.
@@ -60,7 +72,7 @@ mod armed {
     static SIGNAL: AtomicI32 = AtomicI32::new(libc::SIGKILL);
     const UNREAD: u32 = u32::MAX;
 
-    const NAMES: [(&str, Point); 14] = [
+    const NAMES: [(&str, Point); 20] = [
         ("claimed", Point::Claimed),
         ("alive", Point::Alive),
         ("frame-written", Point::FrameWritten),
@@ -75,6 +87,12 @@ mod armed {
         ("step-out", Point::StepOut),
         ("marker-taken", Point::MarkerTaken),
         ("parts-out", Point::PartsOut),
+        ("temporary-made", Point::TemporaryMade),
+        ("state-written", Point::StateWritten),
+        ("states-synced", Point::StatesSynced),
+        ("manifest-written", Point::ManifestWritten),
+        ("renamed", Point::Renamed),
+        ("pruned", Point::Pruned),
     ];
 
     pub(super) fn check(here: Point) {

@@ -374,7 +374,7 @@ mod tests {
         );
         assert_eq!(
             of(|h| h.ring_capacity = 1 << 63),
-            "world size and ring capacity"
+            "world size, ring capacity and cells"
         );
         assert_eq!(of(|h| h.world_size = 3), "length in the header");
         assert_eq!(of(|h| h.total += 1), "length in the header");

@@ -5,8 +5,8 @@ use super::{LENGTH, Reduction, all_say, fixed, noise, update};
 use gradring::codec::{Values, canon};
 use gradring::replica::Counters;
 use gradring::{
-    Asynchronous, Bypass, EpochEnd, Error, Exchange, InResidual, MomentumMemory, Quantile, Replica,
-    parameter_hash,
+    Asynchronous, Bypass, EpochEnd, Error, Exchange, Flags, InResidual, MomentumMemory, Quantile,
+    Replica, parameter_hash,
 };
 
 /// How many updates a rank has in an epoch; rank 2 has none at all.
@@ -121,12 +121,12 @@ fn interrupted(replica: &Replica) {
     if rank != 1 {
         assert_eq!(
             exchange.finish_epoch(&mut parameters).expect("goes on"),
-            EpochEnd::Interrupted(4)
+            EpochEnd::Interrupted(Flags::CHECKPOINT)
         );
         tell(format!("interrupted after {}", exchange.steps()));
         assert_eq!(
             exchange.finish_epoch(&mut parameters).expect("goes on"),
-            EpochEnd::Interrupted(1)
+            EpochEnd::Interrupted(Flags::TERMINATE)
         );
         assert_eq!(
             exchange.finish_epoch(&mut parameters).expect("ends"),
@@ -138,15 +138,17 @@ fn interrupted(replica: &Replica) {
     }
     for step in 0..6 {
         match step {
-            3 => replica.raise_flags(4),
-            4 => replica.raise_flags(1),
+            3 => replica.raise(Flags::CHECKPOINT),
+            4 => replica.raise(Flags::TERMINATE),
             _ => {}
         }
         exchange
             .step(Some(&update(rank, step, 1000)), &mut parameters)
             .expect("steps");
-        let agreed = [0, 0, 0, 4, 5, 5][step];
-        assert_eq!(replica.agreed_flags(), agreed);
+        let both = Flags::CHECKPOINT | Flags::TERMINATE;
+        let none = Flags::NONE;
+        let agreed = [none, none, none, Flags::CHECKPOINT, both, both][step];
+        assert_eq!(replica.agreed(), agreed);
     }
     assert_eq!(
         exchange.finish_epoch(&mut parameters).expect("ends"),
@@ -191,7 +193,8 @@ fn not_finite(replica: &Replica) {
 /// A flag that was agreed on in a step that is reported as not finite is told by the next call, at once.
 fn not_finite_and_flagged(replica: &Replica) {
     let settings = [None, Some(Asynchronous::default())];
-    for (flag, settings) in [2, 4].into_iter().zip(settings) {
+    let flags = [Flags::INTERRUPT, Flags::CHECKPOINT];
+    for (flag, settings) in flags.into_iter().zip(settings) {
         let builder = Exchange::builder(4).name(flag.to_string()).policy(fixed());
         let builder = match settings {
             None => builder,
@@ -200,7 +203,7 @@ fn not_finite_and_flagged(replica: &Replica) {
         let mut exchange = builder.build(replica).expect("agreed");
         let mut parameters = vec![0.0_f32; 4];
         let error = if replica.rank() == 0 {
-            replica.raise_flags(flag);
+            replica.raise(flag);
             let own = [1.0, f32::NAN, 1.0, 1.0];
             let stepped = exchange.step(Some(&own), &mut parameters).map(drop);
             match settings {
@@ -213,7 +216,7 @@ fn not_finite_and_flagged(replica: &Replica) {
         let error = error.expect_err("one element is not finite");
         assert!(matches!(error, Error::NonFinite { .. }), "{error}");
         if replica.rank() == 0 {
-            assert_eq!(replica.agreed_flags() & flag, flag);
+            assert!(replica.agreed().contains(flag));
         } else {
             let end = exchange.finish_epoch(&mut parameters).expect("goes on");
             assert_eq!(end, EpochEnd::Interrupted(flag));
@@ -431,13 +434,13 @@ fn a_bypass_that_encodes_gives_what_the_ring_gives() {
     }
     assert!(without.step(None, &mut q).expect("steps").epoch_ended());
     assert_eq!(without.finish_epoch(&mut q).expect("ends"), EpochEnd::Ended);
-    replica.raise_flags(2);
+    replica.raise(Flags::INTERRUPT);
     without
         .step(Some(&update(0, 9, LENGTH)), &mut q)
         .expect("steps");
     assert_eq!(
-        replica.agreed_flags(),
-        2,
+        replica.agreed(),
+        Flags::INTERRUPT,
         "flags are agreed on without a ring too"
     );
 }
