@@ -60,7 +60,11 @@ macro_rules! scalar {
     ($t:ty) => {
         impl Sealed for $t {
             fn form(&self) -> Form {
-                let kind = if Self::IS_COUNT { Kind::Count } else { Kind::Sum };
+                let kind = if Self::IS_COUNT {
+                    Kind::Count
+                } else {
+                    Kind::Sum
+                };
                 Form::scalar(kind)
             }
             fn add(&self, words: &[AtomicU64], mirror: Mirror<'_>, subtract: bool) -> Option<()> {
@@ -150,7 +154,11 @@ fn add_one<T: Element>(x: T, words: &[AtomicU64], subtract: bool) -> Option<()> 
 
 impl<T: Element> Sealed for &[T] {
     fn form(&self) -> Form {
-        let kind = if T::IS_COUNT { Kind::Counts } else { Kind::Sums };
+        let kind = if T::IS_COUNT {
+            Kind::Counts
+        } else {
+            Kind::Sums
+        };
         // More than 32 bits count has no room anyway.
         Form::vector(kind, u32::try_from(self.len()).unwrap_or(u32::MAX))
     }

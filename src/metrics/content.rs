@@ -1,9 +1,7 @@
 //! What stands under a key, exactly: the same type for what is pending and for what is synchronized.
 
 use crate::shm::cells::exact::{Exact, NAN};
-use crate::shm::cells::{
-    Kind, MAX_CELLS, SUM_WORDS, Shape, at_place, extreme_of, later, read_sum,
-};
+use crate::shm::cells::{Kind, MAX_CELLS, SUM_WORDS, Shape, at_place, extreme_of, later, read_sum};
 use crate::shm::sync::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
@@ -194,7 +192,10 @@ impl Content {
             (Self::Min(a), Self::Min(b)) => *a = later(*a, *b, false),
             (Self::Max(a), Self::Max(b)) => *a = later(*a, *b, true),
             (Self::Histogram(a), Self::Histogram(b)) if a.counts.len() == b.counts.len() => {
-                a.counts.iter_mut().zip(&b.counts).for_each(|(a, b)| *a += b);
+                a.counts
+                    .iter_mut()
+                    .zip(&b.counts)
+                    .for_each(|(a, b)| *a += b);
                 a.sum.merge(&b.sum);
             }
             (Self::Counts(a), Self::Counts(b)) if a.len() == b.len() => {
@@ -226,8 +227,7 @@ impl Content {
             Self::Histogram(it) => {
                 it.sum.settle();
                 // Their sum is asked for too.
-                fits(&it.counts.iter().sum())
-                    && it.counts.iter().all(fits)
+                fits(&it.counts.iter().sum()) && it.counts.iter().all(fits)
             }
             Self::Counts(counts) => counts.iter().all(fits),
             Self::Sums(sums) => {
@@ -296,7 +296,9 @@ impl Content {
             Kind::Counts => Self::Counts(many(length, || count(from))?),
             Kind::Sums => Self::Sums(many(length, || Exact::read(from))?),
             Kind::Histogram => {
-                let edges = many(length, || Some(f64::from_bits(u64::from_le_bytes(eight(from)?))))?;
+                let edges = many(length, || {
+                    Some(f64::from_bits(u64::from_le_bytes(eight(from)?)))
+                })?;
                 if !are_edges(&edges) {
                     return None;
                 }

@@ -216,7 +216,9 @@ impl Histogram {
             edges.partition_point(|edge| *edge < x)
         };
         let (words, _) = self.0.words()?;
-        let counted = words.get(SUM_WORDS + bucket).and_then(|word| count(word, 1));
+        let counted = words
+            .get(SUM_WORDS + bucket)
+            .and_then(|word| count(word, 1));
         counted.ok_or_else(|| self.0.overflow())?;
         self.0.sum(x, 1).map(drop)
     }

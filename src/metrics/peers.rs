@@ -61,7 +61,8 @@ impl Peers {
         let mut differs = None;
         for rank in 0..shared.world_size {
             let region = Region::new(shared.segment.cells(rank), cells);
-            let broken = |what: &str| Failure::Broken(rank, format!("cells of {}: {what}", core.name));
+            let broken =
+                |what: &str| Failure::Broken(rank, format!("cells of {}: {what}", core.name));
             let entry = self.ranks[rank]
                 .find(region, core)
                 .ok_or_else(|| broken("it has no such accumulator"))?;
@@ -103,7 +104,9 @@ impl Peers {
             }
         }
         if let Some(slot) = differs {
-            return Err(Failure::Agreed(self.disagreement(shared, core, buffer, slot)));
+            return Err(Failure::Agreed(
+                self.disagreement(shared, core, buffer, slot),
+            ));
         }
         for (slot, content) in &mut sums {
             if !content.finish() {
@@ -155,11 +158,16 @@ impl Peers {
         let mut values = Vec::new();
         for (rank, peer) in self.ranks.iter().enumerate() {
             let region = Region::new(shared.segment.cells(rank), cells);
-            each_pending(region, peer.entry.unwrap_or(u32::MAX), buffer, |number, _, _| {
-                if let Some((_, form)) = peer.keys.get(&number).filter(|(of, _)| *of == slot) {
-                    values.push((rank, form.to_string()));
-                }
-            });
+            each_pending(
+                region,
+                peer.entry.unwrap_or(u32::MAX),
+                buffer,
+                |number, _, _| {
+                    if let Some((_, form)) = peer.keys.get(&number).filter(|(of, _)| *of == slot) {
+                        values.push((rank, form.to_string()));
+                    }
+                },
+            );
         }
         differ(&core.name, &self.slots[slot].key, values)
     }

@@ -225,6 +225,14 @@ impl State {
         (turn == self.turn).then(|| &own.entries[which].0)
     }
 
+    /// Every key with something pending: what it is, and its first element.
+    pub(super) fn all_pending(&self) -> impl Iterator<Item = (&str, &Form, usize)> {
+        self.keys.iter().filter_map(|(key, own)| {
+            let (which, elements, turn) = own.pending?;
+            (turn == self.turn).then(|| (&**key, &own.entries[which].0, elements))
+        })
+    }
+
     /// Refuses a key that holds something else.
     fn check(&self, core: &Core, key: &str, form: &Form) -> Result<(), Error> {
         check_text("key of an accumulator", key)?;

@@ -95,15 +95,9 @@ impl<'a> Synchronized<'a> {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a key of no or more than 192 bytes.
-    pub fn insert(
-        &mut self,
-        key: &str,
-        value: impl Into<Value>,
-    ) -> Result<Option<Value>, Error> {
+    pub fn insert(&mut self, key: &str, value: impl Into<Value>) -> Result<Option<Value>, Error> {
         check_text("key of an accumulator", key)?;
-        let old = self
-            .map_mut()
-            .insert(key.into(), Arc::new(value.into()));
+        let old = self.map_mut().insert(key.into(), Arc::new(value.into()));
         Ok(old.map(Arc::unwrap_or_clone))
     }
 
@@ -165,8 +159,7 @@ impl<'a> Synchronized<'a> {
                 key: key.to_owned(),
             });
         }
-        self.map_mut()
-            .insert(key.into(), Arc::new(Value(content)));
+        self.map_mut().insert(key.into(), Arc::new(Value(content)));
         Ok(())
     }
 

@@ -91,7 +91,10 @@ impl Value {
             Content::Histogram(it) => &it.counts[..it.counts.len() - 1],
             _ => return None,
         };
-        counts.iter().map(|&count| i64::try_from(count).ok()).collect()
+        counts
+            .iter()
+            .map(|&count| i64::try_from(count).ok())
+            .collect()
     }
 
     /// A vector of sums.

@@ -148,11 +148,7 @@ fn zero(key: Key, region: Region<'_>, buffer: usize) {
                 zero(rest);
             }
         }
-        Kind::Sums => elements
-            .as_chunks::<SUM_WORDS>()
-            .0
-            .iter()
-            .for_each(clear),
+        Kind::Sums => elements.as_chunks::<SUM_WORDS>().0.iter().for_each(clear),
         Kind::Count | Kind::Min | Kind::Max | Kind::Counts => zero(elements),
     }
 }

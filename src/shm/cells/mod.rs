@@ -24,9 +24,9 @@ mod words;
 use super::layout::PAGE;
 pub use deltas::{Deltas, Key, each_pending};
 pub use directory::{Directory, Entry, Full, MAX_TEXT, Region};
+pub use words::{Mirror, clear, count, extreme, read_sum, sum};
 #[cfg(not(loom))]
 pub(crate) use words::{at_place, extreme_of, later};
-pub use words::{Mirror, clear, count, extreme, read_sum, sum};
 
 /// Cells of a rank unless somebody asks for another number.
 pub const DEFAULT_CELLS: usize = 256;
