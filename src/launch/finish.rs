@@ -1,6 +1,7 @@
 //! The end of a generation: what it has come to, whether another one follows, and that nothing of it stays.
 
 use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use super::desk::Desk;
@@ -64,7 +65,7 @@ impl Generation<'_> {
         }
 
         let (mut culprit, stopped_by) = match end {
-            End::Failed(culprit) => (Some(*culprit), None),
+            End::Failed(culprit) => (Some(*culprit), watch.stopped_by),
             End::Stopped(signal) => (None, Some(signal)),
             End::Done | End::Resized(_) => (None, None),
         };
@@ -102,6 +103,7 @@ impl Generation<'_> {
                 rank,
                 cause,
                 at: Instant::now(),
+                while_stopping: false,
             });
         }
         // Agreed in the very last operation, it has changed nothing: all have done their work.
@@ -185,7 +187,9 @@ impl Generation<'_> {
     fn culprit(&self, blame: Blame) -> Culprit {
         let process = &self.processes.list[blame.rank];
         // What ended by the launcher's hand says nothing about the fault.
-        let own_end = process.end.filter(|end| end.signalled.is_none());
+        let own_end = process.end.filter(|end| {
+            end.signalled.is_none() || blame.while_stopping && !self.ended_by_us(blame.rank)
+        });
         Culprit {
             rank: blame.rank,
             pid: process.pid(),
@@ -208,17 +212,22 @@ impl Generation<'_> {
             .enumerate()
             .map(|(rank, process)| {
                 let status = process.end.and_then(|end| end.status);
-                let code = exit_code(status);
-                let by_signal = |signal: i32| {
-                    code == 128 + (signal & 0x7f) as u8 || code == 128 + libc::SIGKILL as u8
-                };
                 let how = match process.end {
                     _ if culprit == Some(rank) => How::Failed,
                     _ if status.is_some_and(|status| status.success()) => How::Succeeded,
-                    _ if self.stopped_by_agreement(rank) => How::StoppedByAgreement,
-                    _ if stopped_by.is_some() => How::StoppedByUs,
-                    Some(end) if end.signalled.is_some_and(by_signal) => How::StoppedByUs,
+                    _ if self.stopped_by_agreement(rank)
+                        && status.is_some_and(|status| status.code().is_some()) =>
+                    {
+                        How::StoppedByAgreement
+                    }
                     None => How::StoppedByUs,
+                    _ if self.ended_by_us(rank) => How::StoppedByUs,
+                    // Told to stop, a program may exit as it likes, but does not crash.
+                    Some(_)
+                        if stopped_by.is_some() && status.is_none_or(|s| s.signal().is_none()) =>
+                    {
+                        How::StoppedByUs
+                    }
                     Some(_) => How::FailedBecauseOfAnother,
                 };
                 RankEnd {

@@ -41,6 +41,8 @@ pub(super) struct Blame {
     pub(super) rank: usize,
     pub(super) cause: Cause,
     pub(super) at: Instant,
+    /// It did not stop as all had agreed, after a signal of which it had no need to die.
+    pub(super) while_stopping: bool,
 }
 
 /// What the watch has seen, beside the processes themselves.
@@ -54,6 +56,13 @@ pub(super) struct Watch {
     pub(super) hurry: bool,
     /// Whether the launcher has said whom it waits for.
     told: bool,
+    /// Ranks whose own process has ended by the launcher's signal, while the one that has joined for them lives on: behind
+    /// a shell. It is given the grace time too.
+    lingering: Vec<usize>,
+    /// The signal by which the run was asked to stop before anybody had failed.
+    pub(super) stopped_by: Option<i32>,
+    /// When the first rank ended because all had agreed to stop.
+    agreed_at: Option<Instant>,
 }
 
 impl Generation<'_> {
@@ -69,6 +78,9 @@ impl Generation<'_> {
             heeded: 0,
             hurry: false,
             told: false,
+            lingering: Vec::new(),
+            stopped_by: None,
+            agreed_at: None,
         };
         loop {
             let looks = self.processes.list.iter_mut().enumerate();
@@ -78,13 +90,18 @@ impl Generation<'_> {
             // A stop first: who signals launcher and replicas alike has asked for no failure.
             self.heed_stops(&mut watch);
             for rank in ended {
-                self.has_ended(rank, &mut watch);
+                if self.lingers(rank, &watch) {
+                    watch.lingering.push(rank);
+                } else {
+                    self.has_ended(rank, &mut watch);
+                }
             }
+            self.look_for_lingering(&mut watch);
             self.look_for_waiting(&mut watch);
             self.lose_patience(&mut watch);
             self.see_begin(plan, desk);
             desk.serve(&self.world, &self.output, self.busy(&watch).as_deref());
-            if !self.processes.list.iter().any(Process::is_running) {
+            if !self.processes.list.iter().any(Process::is_running) && watch.lingering.is_empty() {
                 break;
             }
             self.sleep(&watch, desk)?;
@@ -94,8 +111,15 @@ impl Generation<'_> {
 
     fn has_ended(&mut self, rank: usize, watch: &mut Watch) {
         let status = self.processes.list[rank].end.and_then(|end| end.status);
-        let success =
-            status.is_some_and(|status| status.success()) || self.stopped_by_agreement(rank);
+        let agreed = self.stopped_by_agreement(rank);
+        if agreed {
+            watch.agreed_at.get_or_insert_with(Instant::now);
+        }
+        // Whoever goes on after an agreed stop is asked to end, and may do so as it likes.
+        if self.straggled(rank, watch) {
+            return;
+        }
+        let success = agreed || status.is_some_and(|status| status.success());
         let cause = match (self.world.seat(rank), success) {
             (Seated::Left, _) => None,
             (Seated::Free, true) if !self.world.anybody_came() => {
@@ -111,6 +135,46 @@ impl Generation<'_> {
         if !success || cause.is_some() {
             self.fail(rank, watch);
         }
+    }
+
+    /// Whether `rank` was asked to end because it went on after an agreed stop.
+    fn straggled(&self, rank: usize, watch: &Watch) -> bool {
+        matches!(watch.phase, Phase::Running)
+            && watch.agreed_at.is_some()
+            && self.processes.list[rank].signalled.is_some()
+    }
+
+    /// Whether the process that has joined as `rank` lives on, though a stop has ended the one that the launcher started.
+    fn lingers(&self, rank: usize, watch: &Watch) -> bool {
+        matches!(watch.phase, Phase::Stopping { .. })
+            && !watch.hurry
+            && self.ended_by_us(rank)
+            && self.world.lives(rank)
+    }
+
+    fn look_for_lingering(&mut self, watch: &mut Watch) {
+        for rank in std::mem::take(&mut watch.lingering) {
+            let process = &mut self.processes.list[rank];
+            let late = killed_at(process, self.grace).is_some_and(|at| Instant::now() >= at);
+            if late || watch.hurry {
+                process.signal(libc::SIGKILL);
+            } else if self.world.lives(rank) {
+                watch.lingering.push(rank);
+                continue;
+            }
+            self.has_ended(rank, watch);
+        }
+    }
+
+    /// Whether a rank's process has ended by a signal that the launcher had sent.
+    pub(super) fn ended_by_us(&self, rank: usize) -> bool {
+        let Some(end) = self.processes.list[rank].end else {
+            return false;
+        };
+        let code = exit_code(end.status);
+        // By an earlier signal perhaps, if it was the last one that none survives.
+        end.signalled
+            .is_some_and(|signal| signal == libc::SIGKILL || code == 128 + (signal & 0x7f) as u8)
     }
 
     /// Whether `rank` has left and ended as a rank does when all have agreed to stop.
@@ -161,15 +225,28 @@ impl Generation<'_> {
 
     /// `rank` has failed. If it is the first, the others are asked to stop.
     fn fail(&mut self, rank: usize, watch: &mut Watch) {
-        let Phase::Running = watch.phase else {
-            return;
+        let (asks, fails) = match watch.phase {
+            Phase::Running => (true, true),
+            // All had agreed to stop in order, and this one did not.
+            Phase::Stopping { .. } => {
+                let stop = self.world.agreed_by(rank).stop();
+                (false, stop.is_some() && !self.ended_by_us(rank))
+            }
+            Phase::Failing(_) => (false, false),
         };
+        if !fails {
+            return;
+        }
         let (culprit, cause) = self.world.culprit().unwrap_or((rank, Cause::Died));
         watch.phase = Phase::Failing(Blame {
             rank: culprit,
             cause,
             at: Instant::now(),
+            while_stopping: !asks,
         });
+        if !asks {
+            return;
+        }
         for (rank, process) in self.processes.list.iter_mut().enumerate() {
             // The culprit's own end is its exit code: it is not cut short yet.
             if rank != culprit || process.end.is_some() {
@@ -191,8 +268,15 @@ impl Generation<'_> {
                     signal: first,
                     at: Instant::now(),
                 };
+                watch.stopped_by = Some(first);
                 for process in &mut self.processes.list {
                     process.signal(first);
+                }
+                // Where the signal does not reach the replica itself, or not as a flag, this does.
+                match first {
+                    libc::SIGTERM => self.world.ask(Flags::TERMINATE),
+                    libc::SIGINT => self.world.ask(Flags::INTERRUPT),
+                    _ => {}
                 }
                 self.output.say(&format!(
                     "{}: the replicas are asked to stop, and killed in {} s; a second {} kills them at once",
@@ -233,9 +317,18 @@ impl Generation<'_> {
             process.signal(libc::SIGTERM);
         }
         let grace = self.grace;
+        let straggles_at = straggles_at(watch, grace);
         for (rank, process) in self.processes.list.iter_mut().enumerate() {
             if !process.is_running() {
                 continue;
+            }
+            if process.signalled.is_none() && straggles_at.is_some_and(|at| now >= at) {
+                let pid = process.pid();
+                let seconds = grace.as_secs_f64();
+                self.output.say(&format!(
+                    "rank {rank} (pid {pid}) still runs {seconds} s after all had agreed to stop: it is asked to end"
+                ));
+                process.signal(libc::SIGTERM);
             }
             if killed_at(process, grace).is_some_and(|at| now >= at) {
                 process.signal(libc::SIGKILL);
@@ -291,6 +384,9 @@ impl Generation<'_> {
         let mut due: Vec<Instant> = Vec::new();
         due.extend(running().filter_map(|process| killed_at(process, self.grace)));
         due.extend(running().filter_map(Process::gives_up_at));
+        if running().any(|process| process.signalled.is_none()) {
+            due.extend(straggles_at(watch, self.grace));
+        }
         if let Phase::Failing(blame) = watch.phase {
             due.push(blame.at + CULPRIT);
             if !watch.told {
@@ -300,7 +396,7 @@ impl Generation<'_> {
         if !watch.early.is_empty() {
             due.push(now + EARLY);
         }
-        if running().any(|process| process.pidfd().is_none()) {
+        if running().any(|process| process.pidfd().is_none()) || !watch.lingering.is_empty() {
             due.push(now + POLL);
         }
         due.retain(|at| *at > now);
@@ -324,5 +420,14 @@ fn killed_at(process: &Process, grace: Duration) -> Option<Instant> {
     match process.signalled {
         Some((signal, at)) if signal != libc::SIGKILL => at.checked_add(grace),
         _ => None,
+    }
+}
+
+/// When whoever still runs after an agreed stop has had the grace time: counted from the first that ended, which no
+/// replica does before all have made the checkpoint.
+fn straggles_at(watch: &Watch, grace: Duration) -> Option<Instant> {
+    match watch.phase {
+        Phase::Running => watch.agreed_at?.checked_add(grace),
+        Phase::Failing(_) | Phase::Stopping { .. } => None,
     }
 }

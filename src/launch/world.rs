@@ -8,7 +8,7 @@ use nix::sys::statvfs::statvfs;
 use super::error::LaunchError;
 use crate::replica::{Cause, Flags, read_text};
 use crate::shm::layout::Layout;
-use crate::shm::life::{Holder, Keeper};
+use crate::shm::life::{Holder, Keeper, Life, look};
 use crate::shm::poison::Verdict;
 use crate::shm::seat::Seated;
 use crate::shm::segment::{BEGUN, Config, Segment, SegmentError};
@@ -61,6 +61,12 @@ impl World {
 
     pub(super) fn seat(&self, rank: usize) -> Seated {
         self.segment.rank(rank).state.get()
+    }
+
+    /// Whether a living process has joined as `rank` and not left.
+    pub(super) fn lives(&self, rank: usize) -> bool {
+        let lines = self.segment.rank(rank);
+        lines.state.get() != Seated::Left && matches!(look(&lines.life), Life::Alive { .. })
     }
 
     /// Whether any rank has ever come.

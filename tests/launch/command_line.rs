@@ -29,6 +29,26 @@ fn a_usage_error_is_one_line_and_code_2() {
     assert!(refused(&["run", "-n", "2", "--grace", "inf", "true"]).contains("--grace"));
     assert!(refused(&["run", "-n", "2", "--deadline", "0", "true"]).contains("above 0"));
     assert!(refused(&["run", "-n", "2", "--ring", "1X", "true"]).contains("1048576 or 1M"));
+    assert!(refused(&["run", "-n", "2", "--resize", "3", "true"]).contains("--max-restarts"));
+    let restarted = |size| {
+        refused(&[
+            "run",
+            "-n",
+            "2",
+            "--max-restarts",
+            "1",
+            "--resize",
+            size,
+            "true",
+        ])
+    };
+    assert!(restarted("0").contains("0 replicas cannot run"));
+    assert!(restarted("256").contains("256 replicas are too many"));
+    assert!(
+        refused(&["run", "-n", "2", "--checkpoint-keep", "0", "true"])
+            .contains("--checkpoint-keep")
+    );
+    assert!(refused(&["run", "-n", "2", "--checkpoint-every", "0", "true"]).contains("above 0"));
     assert!(refused(&["run", "-n", "2", "--no-such-option", "true"]).contains("--no-such-option"));
     assert!(refused(&["no-such-command"]).contains("no-such-command"));
     refused(&[]);

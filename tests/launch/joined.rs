@@ -4,13 +4,15 @@ use std::io::Write;
 use std::process::Command;
 
 use gradring::Replica;
+use gradring::replica::{Error, Flags, Stop};
 
-use crate::tool::{Ended, Running, gradring, has_name, kill};
+use crate::resumed;
+use crate::tool::{Ended, Running, gradring, has_name, kill, until};
 
 const CASE: &str = "GRADRING_TEST_CASE";
 
 /// This test's program as `replicas` replicas that do what `case` says.
-fn launcher(replicas: usize, options: &[&str], case: &str) -> Command {
+pub(crate) fn launcher(replicas: usize, options: &[&str], case: &str) -> Command {
     let mut command = gradring();
     command
         .args(["run", "-n", &replicas.to_string()])
@@ -27,16 +29,23 @@ fn launcher(replicas: usize, options: &[&str], case: &str) -> Command {
 
 /// The same with a shell between the launcher and each replica.
 pub(crate) fn behind_a_shell(replicas: usize, case: &str) -> Command {
+    let script = "echo shell $$; \"$0\" --exact replica --nocapture; exit $?";
+    behind(script, replicas, &[], case)
+}
+
+/// The same with this script between the launcher and each replica, whose program is `$0`.
+pub(crate) fn behind(script: &str, replicas: usize, options: &[&str], case: &str) -> Command {
     let mut command = gradring();
-    command.args(["run", "-n", &replicas.to_string(), "--", "/bin/sh", "-c"]);
-    command.arg("echo shell $$; \"$0\" --exact replica --nocapture; exit $?");
     command
+        .args(["run", "-n", &replicas.to_string()])
+        .args(options)
+        .args(["--", "/bin/sh", "-c", script])
         .arg(std::env::current_exe().expect("a path"))
         .env(CASE, case);
     command
 }
 
-fn start(replicas: usize, options: &[&str], case: &str) -> Running {
+pub(crate) fn start(replicas: usize, options: &[&str], case: &str) -> Running {
     Running::start(launcher(replicas, options, case))
 }
 
@@ -44,8 +53,20 @@ fn run(replicas: usize, options: &[&str], case: &str) -> Ended {
     start(replicas, options, case).finish()
 }
 
+/// Waits until the replicas of a generation run that [agree](until_agreed).
+pub(crate) fn all_run(run: &Running, replicas: usize, restart: usize) {
+    let end = format!(" of {replicas} restart {restart}");
+    for rank in 0..replicas {
+        let begin = format!("[{rank}] @ runs ");
+        until("they run", || {
+            let lines = run.stdout.lines(&begin);
+            lines.iter().any(|line| line.ends_with(&end))
+        });
+    }
+}
+
 /// A line that a test can find between what the test harness says.
-fn tell(what: impl std::fmt::Display) {
+pub(crate) fn tell(what: impl std::fmt::Display) {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("\n@ {what}\n").as_bytes())
         .and_then(|()| out.flush())
@@ -56,6 +77,25 @@ fn join() -> Replica {
     let replica = Replica::join().expect("the launcher's run");
     tell(format_args!("joined {}", std::process::id()));
     replica
+}
+
+/// Barriers until all have agreed to stop.
+fn until_agreed(replica: &Replica) -> Result<Stop, Error> {
+    // From here on a signal is a flag.
+    replica.stop_requested();
+    replica.barrier()?;
+    tell(format_args!(
+        "runs {} of {} restart {}",
+        std::process::id(),
+        replica.world_size(),
+        std::env::var("GRADRING_RESTART").expect("always set")
+    ));
+    loop {
+        replica.barrier()?;
+        if let Some(stop) = replica.stop_requested() {
+            return Ok(stop);
+        }
+    }
 }
 
 fn wait_for_ever() {
@@ -144,6 +184,66 @@ pub(crate) fn replica() {
             replica.barrier().expect("all come");
             kill(std::process::id(), libc::SIGSTOP);
             barriers(&replica)
+        }
+        // The last rank of a world of 3 or more has no place to run.
+        ("agrees_but_cannot_grow", _) if rank >= 2 => 5,
+        ("agrees_but_cannot_grow_when_joined", _) if rank >= 2 => {
+            let _replica = join();
+            std::process::exit(5);
+        }
+        ("crashes_when_agreed", _) => {
+            let replica = join();
+            let _ = until_agreed(&replica);
+            if culprit {
+                kill(std::process::id(), libc::SIGKILL);
+            }
+            barriers(&replica)
+        }
+        ("resizes_itself", _) => {
+            let replica = join();
+            if culprit {
+                replica.raise(Flags::RESIZE);
+            }
+            until_agreed(&replica).map_or(1, |stop| stop.exit_code().into())
+        }
+        (case, _) if case.starts_with("counts") => match resumed::counts(case, rank) {
+            Ok(stop) => stop.exit_code().into(),
+            Err(error) => {
+                eprintln!("rank {rank}: {error}");
+                1
+            }
+        },
+        ("agrees_but_crashes_at_first", true)
+            if std::env::var("GRADRING_RESTART").as_deref() == Ok("0") =>
+        {
+            let _ = until_agreed(&join());
+            kill(std::process::id(), libc::SIGKILL);
+            0
+        }
+        ("agrees_and_fails", true) => until_agreed(&join()).map_or(1, |_| 9),
+        ("agrees_and_stays", true) => {
+            drop(until_agreed(&join()));
+            tell("stays");
+            wait_for_ever();
+            0
+        }
+        ("agrees_and_ends_with_0", _) => until_agreed(&join()).map_or(1, |_| 0),
+        ("fails_at_first", true) if std::env::var("GRADRING_RESTART").as_deref() == Ok("0") => {
+            let replica = join();
+            replica.barrier().expect("all come");
+            std::process::exit(3);
+        }
+        (case, _) if case.starts_with("agrees") || case == "fails_at_first" => {
+            match until_agreed(&join()) {
+                Ok(stop) => {
+                    tell(format_args!("stops: {stop}"));
+                    stop.exit_code().into()
+                }
+                Err(error) => {
+                    eprintln!("rank {rank}: {error}");
+                    1
+                }
+            }
         }
         _ => barriers(&join()),
     };

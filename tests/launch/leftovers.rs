@@ -102,6 +102,9 @@ fn no_path_leaves_a_segment() {
         "$0" run -n 2 /etc/passwd; [ $? = 126 ] || exit 3; clean 126
         "$0" run -n 2 -- sh -c 'kill -KILL $$'; [ $? = 137 ] || exit 4; clean kill
         "$0" run -n 2 -- sh -c 'kill -TERM $PPID; sleep 1000'; [ $? = 143 ] || exit 5; clean stop
+        "$0" run -n 2 --max-restarts 2 false; [ $? = 1 ] || exit 7; clean restarts
+        "$0" run -n 2 --max-restarts 9 -- sh -c '[ $GRADRING_RESTART = 1 ] && kill -TERM $PPID; [ $RANK = 0 ] && exit 3; sleep 1000'
+        case $? in 143|3) ;; *) exit 8;; esac; clean 'stop of a restarted run'
         (ulimit -n 20; "$0" run -n 8 -- sleep 1000); [ $? = 1 ] || exit 6; clean 'no descriptors left'
     "#;
     if let Some((code, said)) = with_own_shared_memory(script) {

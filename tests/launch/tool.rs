@@ -84,6 +84,11 @@ impl Running {
         }
     }
 
+    /// The launcher's process id: by it the run is known.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, signal: i32) {
         kill(self.child.id(), signal);
     }
@@ -160,6 +165,16 @@ impl Stream {
             .wait_timeout_while(guard, PATIENCE, |so_far| find(so_far).is_none())
             .expect("no panic");
         find(&guard).unwrap_or_else(|| panic!("no line '{begin}' in '{}'", text(&guard)))
+    }
+
+    /// The rests of all whole lines so far that begin so.
+    pub(crate) fn lines(&self, begin: &str) -> Vec<String> {
+        let so_far = self.so_far.0.lock().expect("no panic");
+        let whole = so_far.rsplitn(2, |byte| *byte == b'\n').nth(1);
+        let lines = text(whole.unwrap_or_default()).lines();
+        lines
+            .filter_map(|line| line.strip_prefix(begin).map(str::to_owned))
+            .collect()
     }
 
     fn all(&mut self) -> Vec<u8> {
