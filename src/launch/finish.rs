@@ -124,7 +124,7 @@ impl Generation<'_> {
         let is_stopped = self.stopper.asked() > 0 || stop.is_some();
         let line = match end {
             End::Done => {
-                desk.done(plan);
+                desk.done();
                 return false;
             }
             _ if is_stopped => {
