@@ -11,6 +11,8 @@ pub mod exchange;
 #[cfg(not(loom))]
 pub mod launch;
 #[cfg(not(loom))]
+pub mod metrics;
+#[cfg(not(loom))]
 pub mod progress;
 #[cfg(not(loom))]
 pub mod replica;
@@ -37,5 +39,7 @@ pub use exchange::{
 };
 #[cfg(not(loom))]
 pub use launch::Launch;
+#[cfg(not(loom))]
+pub use metrics::{Accumulator, Synchronized};
 #[cfg(not(loom))]
 pub use replica::{Error, Flags, Replica, Stop, op};

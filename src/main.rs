@@ -42,6 +42,23 @@ enum Command {
     /// first operation, the run goes on as before. This command waits until it is known what has come of it; to interrupt
     /// it takes nothing back.
     Resize(Resize),
+    /// Look at the checkpoints of a run.
+    #[command(subcommand)]
+    Checkpoint(Checkpoint),
+}
+
+#[derive(Debug, Subcommand)]
+enum Checkpoint {
+    /// Print what is there: states, sizes, ages, damages, and from which one a run would go on.
+    Show {
+        /// The directory of the checkpoints, or one of them.
+        path: PathBuf,
+    },
+    /// Read everything and name what is damaged. The exit code is 1 if anything is, or if there is no checkpoint.
+    Verify {
+        /// The directory of the checkpoints, or one of them.
+        path: PathBuf,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -105,6 +122,7 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Run(run) => start(run),
         Command::Resize(resize) => ask(&resize),
+        Command::Checkpoint(asked) => checkpoint(&asked),
     }
 }
 
@@ -152,6 +170,32 @@ fn start(run: Run) -> ExitCode {
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+fn checkpoint(asked: &Checkpoint) -> ExitCode {
+    let (Checkpoint::Show { path } | Checkpoint::Verify { path }) = asked;
+    let found = match gradring::checkpoint::inspect(path) {
+        Ok(found) => found,
+        Err(error) => {
+            say(&error);
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut out = std::io::stdout();
+    // Who closes the pipe has read enough.
+    if matches!(asked, Checkpoint::Show { .. }) {
+        let _ = writeln!(out, "{found}");
+        return ExitCode::SUCCESS;
+    }
+    for damage in found.damages() {
+        let _ = writeln!(out, "{damage}");
+    }
+    if !found.is_sound() {
+        return ExitCode::FAILURE;
+    }
+    let count = found.checkpoints.len();
+    let _ = writeln!(out, "{}: {count} checkpoints, all whole", path.display());
+    ExitCode::SUCCESS
 }
 
 fn ask(resize: &Resize) -> ExitCode {

@@ -2,10 +2,11 @@
 
 use super::entry::Entry;
 use super::{State, StateError, Whose};
+use crate::codec::Parameters;
 use crate::replica::Error;
 use std::fmt;
 use std::io::{Read, Write};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
@@ -157,6 +158,21 @@ impl<S> DerefMut for KeptGuard<'_, S> {
 impl<S> Drop for KeptGuard<'_, S> {
     fn drop(&mut self) {
         self.cell.holder.store(0, Ordering::Relaxed);
+    }
+}
+
+/// So that kept parameters can be handed to a step as they are.
+impl<P: Parameters> Parameters for KeptGuard<'_, P> {
+    fn elements(&self) -> usize {
+        self.guard.elements()
+    }
+
+    fn rest(&mut self, element: usize) -> &mut [f32] {
+        self.guard.rest(element)
+    }
+
+    fn each(&mut self, elements: Range<usize>, with: &mut dyn FnMut(&mut [f32])) {
+        self.guard.each(elements, with);
     }
 }
 

@@ -184,11 +184,6 @@ impl Manifest {
         }
         Ok(())
     }
-
-    /// The state of this name.
-    pub(crate) fn state(&self, name: &str) -> Option<&StateRecord> {
-        self.states.iter().find(|state| state.name == name)
-    }
 }
 
 impl StateRecord {

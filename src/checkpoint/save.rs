@@ -265,6 +265,8 @@ fn write(
     entries: &[Arc<dyn Entry>],
     rank: usize,
 ) -> Result<Vec<FileRecord>, Failure> {
+    // Who has nothing to write must see it all the same: another run is to find everything there.
+    std::fs::metadata(directory).map_err(|error| Failure::new(directory, error))?;
     let own = entries.iter().filter(|entry| writes(&***entry, rank));
     own.map(|entry| {
         let encoded = name::encode(entry.name()).map_err(|error| Failure::new(directory, error))?;

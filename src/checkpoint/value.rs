@@ -345,3 +345,120 @@ fn reserve<E>(
         elements,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{VALUE, VECTOR, VERSION, load, mean, save};
+    use crate::checkpoint::{StateError, Writer};
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::io::Read;
+
+    type Nested = BTreeMap<String, Vec<(Option<u64>, f64)>>;
+
+    fn nested() -> Nested {
+        let numbers = vec![(None, f64::NAN), (Some(u64::MAX), -0.0), (Some(24), 1e300)];
+        [("a".to_owned(), numbers), (String::new(), vec![])].into()
+    }
+
+    /// Bytes that are intact, whatever they say.
+    fn enveloped(kind: &str, bytes: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut writer = Writer::begin(&mut out, "s", kind, VERSION).unwrap();
+        writer.bytes(bytes).unwrap();
+        writer.finish().unwrap();
+        out
+    }
+
+    #[test]
+    fn a_value_ends_where_it_ends() {
+        let mut bytes = Vec::new();
+        save("s", &nested(), &mut bytes).unwrap();
+        let found = load("s", &Nested::new(), &mut &bytes[..]).unwrap();
+        assert_eq!(format!("{found:?}"), format!("{:?}", nested()));
+        for end in 0..bytes.len() {
+            load("s", &Nested::new(), &mut &bytes[..end]).unwrap_err();
+        }
+        bytes.push(0);
+        let error = load("s", &Nested::new(), &mut &bytes[..]).unwrap_err();
+        assert!(matches!(error, StateError::Long { .. }), "{error}");
+        // A number, and one behind it.
+        let error = load("s", &0_u8, &mut &enveloped(VALUE, &[1, 1])[..]).unwrap_err();
+        assert!(
+            matches!(error, StateError::Checksum { .. } | StateError::Long { .. }),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn lengths_that_are_claimed_take_no_memory() {
+        // An array, a text and a map of 2^60 entries; a vector of 2^62 elements.
+        for first in [0x9b, 0x7b, 0xbb] {
+            let mut bytes = vec![first];
+            bytes.extend((1_u64 << 60).to_be_bytes());
+            load("s", &Vec::<u64>::new(), &mut &enveloped(VALUE, &bytes)[..]).unwrap_err();
+            load("s", &String::new(), &mut &enveloped(VALUE, &bytes)[..]).unwrap_err();
+            load("s", &Nested::new(), &mut &enveloped(VALUE, &bytes)[..]).unwrap_err();
+        }
+        let mut bytes = (1_u64 << 62).to_le_bytes().to_vec();
+        bytes.extend([0; 400]);
+        let bytes = enveloped(VECTOR, &bytes);
+        let error = load("s", &Vec::<f32>::new(), &mut &bytes[..]).unwrap_err();
+        assert!(matches!(error, StateError::Short { .. }), "{error}");
+        // As deep as anybody likes.
+        let deep = enveloped(VALUE, &[0x81; 100_000]);
+        load("s", &serde_json::Value::Null, &mut &deep[..]).unwrap_err();
+    }
+
+    fn saved(vectors: &[&[f32]]) -> Vec<Vec<u8>> {
+        let save = |vector: &&[f32]| {
+            let mut bytes = Vec::new();
+            save("s", &vector.to_vec(), &mut bytes).unwrap();
+            bytes
+        };
+        vectors.iter().map(save).collect()
+    }
+
+    fn mean_of(vectors: &[&[f32]], present: usize) -> Result<Vec<f32>, StateError> {
+        let saved = saved(vectors);
+        let mut files: Vec<&[u8]> = saved.iter().map(Vec::as_slice).collect();
+        let mut readers: Vec<&mut dyn Read> = files.iter_mut().map(|file| file as _).collect();
+        mean("s", present, &mut readers)
+    }
+
+    #[test]
+    fn a_mean_is_rounded_once() {
+        let (x, y, z) = (0.1_f32, 0.2_f32, 16_777_216.0_f32);
+        let expected = ((f64::from(x) + f64::from(y) + f64::from(z)) / 3.0) as f32;
+        let vectors: [&[f32]; 3] = [&[x, f32::MAX], &[y, f32::MAX], &[z, f32::MAX]];
+        for present in [0, 2] {
+            assert_eq!(mean_of(&vectors, present).unwrap(), [expected, f32::MAX]);
+        }
+        assert_eq!(mean_of(&[&[], &[]], 0).unwrap(), [0.0_f32; 0]);
+    }
+
+    #[test]
+    fn vectors_of_several_lengths_have_no_mean() {
+        for (vectors, present) in [
+            ([&[1.0][..], &[1.0, 2.0][..]], 0),
+            ([&[1.0][..], &[][..]], 0),
+            ([&[][..], &[1.0][..]], 0),
+            ([&[1.0][..], &[1.0][..]], 2),
+        ] {
+            let error = mean_of(&vectors, present).unwrap_err();
+            assert!(matches!(error, StateError::Differs { .. }), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_a_value_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            for bytes in [bytes.clone(), enveloped(VALUE, &bytes), enveloped(VECTOR, &bytes)] {
+                let _ = load("s", &nested(), &mut &bytes[..]);
+                let _ = load("s", &Vec::<f32>::new(), &mut &bytes[..]);
+                let _ = load("s", &serde_json::Value::Null, &mut &bytes[..]);
+                let _ = load("s", &String::new(), &mut &bytes[..]);
+            }
+        }
+    }
+}

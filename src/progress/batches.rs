@@ -99,20 +99,19 @@ impl<'a> Batches<'a> {
         let Some(pass) = &mut self.pass else {
             return Ok(None);
         };
+        if !self.tracker.lock().is_in_loop(self.number) {
+            // The epoch that it was in is over.
+            return Ok(None);
+        }
         self.replica.shared().stage().set_in_loop(true);
         if self.replica.checkpoint_point()?.is_some() {
             self.tracker.lock().stop();
             return Ok(None);
         }
-        let mut position = self.tracker.lock();
-        if !position.is_in_loop(self.number) {
-            // The epoch that it was in is over.
-            return Ok(None);
-        }
         let Some(indices) = pass.next() else {
             return Ok(None);
         };
-        position.set_begun(self.number, pass.begun());
+        self.tracker.lock().set_begun(self.number, pass.begun());
         // Not more than there are samples, which is a usize.
         let together = pass.last_together() as usize;
         Ok(Some(Batch { indices, together }))

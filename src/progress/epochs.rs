@@ -46,7 +46,10 @@ impl<'a> Epochs<'a> {
     fn end(&mut self, finish: bool) {
         self.over = true;
         self.tracker.lock().end_epochs(finish);
-        self.replica.shared().stage().set_epoch(None);
+        let stage = self.replica.shared().stage();
+        stage.set_epoch(None);
+        // A loop that outlives its epoch is none any more.
+        stage.set_in_loop(false);
     }
 }
 

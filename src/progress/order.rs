@@ -28,7 +28,7 @@ impl Numbers {
 
     /// Below `end`, each as likely but for 2^-48 at the sizes of a table.
     fn below(&mut self, end: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(end) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 }
 

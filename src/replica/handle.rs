@@ -33,7 +33,22 @@ use std::sync::Arc;
 /// # Ok::<(), gradring::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Replica(Arc<Shared>);
+pub struct Replica(Arc<Handle>);
+
+/// What the clones of a replica have in common.
+///
+/// With the last clone goes what other parts of the crate keep for the replica. Some of that (an exchange among the states
+/// of a checkpoint) holds on to the replica itself, which would never leave otherwise.
+struct Handle(Arc<Shared>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // A forked child has a copy; what is kept is its parent's.
+        if std::process::id() == self.0.pid {
+            self.0.detach_all();
+        }
+    }
+}
 
 impl Replica {
     /// Joins the run whose launcher started this process, or, without a launcher, makes a world of one. Returns when
@@ -56,21 +71,21 @@ impl Replica {
     }
 
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self(shared)
+        Self(Arc::new(Handle(shared)))
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.0
+        &self.0.0
     }
 
     /// This replica's number, 0 to world size - 1.
     pub fn rank(&self) -> usize {
-        self.0.rank
+        self.shared().rank
     }
 
     /// How many replicas the run has.
     pub fn world_size(&self) -> usize {
-        self.0.world_size
+        self.shared().world_size
     }
 
     /// Returns when all replicas have come. Blocking.
@@ -78,7 +93,7 @@ impl Replica {
     /// # Errors
     /// [`Error::Mismatch`] if they came for barriers that differ; what ended the run.
     pub fn barrier(&self) -> Result<(), Error> {
-        collectives::barrier(&self.0)
+        collectives::barrier(self.shared())
     }
 
     /// Enters a barrier without waiting for the others, so that work fits between. Wait-free, unless an open barrier must
@@ -87,14 +102,14 @@ impl Replica {
     /// # Errors
     /// [`Error::TicketOpen`] if the ticket of an open one is still held; what ended the run.
     pub fn arrive(&self) -> Result<BarrierTicket<'_>, Error> {
-        let engine = &mut *self.0.engine()?;
-        let held = self.0.ticket.load(Ordering::Relaxed);
+        let engine = &mut *self.shared().engine()?;
+        let held = self.shared().ticket.load(Ordering::Relaxed);
         if engine.open.is_some_and(|(_, number)| number == held) {
             return Err(Error::TicketOpen);
         }
-        collectives::arrive(&self.0, engine)?;
+        collectives::arrive(self.shared(), engine)?;
         let number = engine.number;
-        self.0.ticket.store(number, Ordering::Relaxed);
+        self.shared().ticket.store(number, Ordering::Relaxed);
         Ok(BarrierTicket {
             replica: self,
             number,
@@ -106,7 +121,7 @@ impl Replica {
     /// # Errors
     /// [`Error::Invalid`] if there is no such root; [`Error::Mismatch`] if lengths or roots differ; what ended the run.
     pub fn broadcast(&self, root: usize, vector: &mut [f32]) -> Result<(), Error> {
-        collectives::broadcast(&self.0, root, vector.len(), &mut |range, with| {
+        collectives::broadcast(self.shared(), root, vector.len(), &mut |range, with| {
             with(&mut vector[range]);
         })
     }
@@ -116,7 +131,7 @@ impl Replica {
     /// # Errors
     /// What ended the run.
     pub fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        collectives::all_gather(&self.0, bytes)
+        collectives::all_gather(self.shared(), bytes)
     }
 
     /// Reduces `values` element by element over all replicas, in rank order, so that all get the same bits, for any
@@ -126,26 +141,26 @@ impl Replica {
     /// # Errors
     /// [`Error::Mismatch`] if type, length or operation differ; what ended the run: then `values` are partly reduced.
     pub fn all_reduce<T: Value, O: Op<T>>(&self, values: &mut [T], _op: O) -> Result<(), Error> {
-        all_reduce::<T, O>(&self.0, values)
+        all_reduce::<T, O>(self.shared(), values)
     }
 
     /// Ends the run for all replicas: whatever they wait for or begin next returns [`Error::Aborted`] with this rank and
     /// reason (cut to 248 bytes). Callable from any thread, also while another one is inside an operation; a second call
     /// changes nothing. Wait-free.
     pub fn abort(&self, reason: &str) {
-        self.0.abort(reason);
+        self.shared().abort(reason);
     }
 
     /// Asks all replicas for something: it goes with everything that this replica does from now on, and when an operation
     /// of all has ended, [`agreed`](Self::agreed) says so on all replicas alike. Wait-free.
     pub fn raise(&self, flags: Flags) {
-        self.0.raise(flags);
+        self.shared().raise(flags);
     }
 
     /// What any replica had asked for when it entered an operation that has ended here. The same on all replicas after the
     /// same operation. Blocks while another thread of this replica is inside one.
     pub fn agreed(&self) -> Flags {
-        self.0.agreed()
+        self.shared().agreed()
     }
 
     /// Why all replicas have agreed to stop, if they have: for loops of your own, after any operation of all. Batches,
@@ -154,13 +169,13 @@ impl Replica {
     /// From the first call on SIGTERM and Ctrl-C ask for a stop and do not end this process at once
     /// ([`Builder::handle_signals`]).
     pub fn stop_requested(&self) -> Option<Stop> {
-        self.0.look_at_stops();
-        self.0.agreed().stop()
+        self.shared().look_at_stops();
+        self.shared().agreed().stop()
     }
 
     /// The epoch in which this replica is, from 0; `None` outside of epochs.
     pub fn epoch(&self) -> Option<u64> {
-        self.0.stage().epoch()
+        self.shared().stage().epoch()
     }
 }
 

@@ -316,6 +316,15 @@ impl Shared {
         }
     }
 
+    /// Lets go of all that other parts of the crate keep for this replica.
+    pub(crate) fn detach_all(&self) {
+        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone = std::mem::take(&mut *attached);
+        // What is dropped may be the last to hold on to this.
+        drop(attached);
+        drop(gone);
+    }
+
     /// From now on this process asks whether it is to stop: SIGTERM and SIGINT are flags and do not end it at once.
     pub(crate) fn look_at_stops(&self) {
         if self.settings.handle_signals {

@@ -5,7 +5,6 @@ pub mod arena;
 mod attach;
 pub mod barrier;
 pub mod bell;
-#[cfg(not(loom))]
 pub mod cells;
 pub mod crash;
 #[cfg(not(loom))]

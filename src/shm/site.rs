@@ -86,6 +86,18 @@ pub enum Site {
     PublishBlocks,
     /// Reduction: a reduced slice is published before all contributions to it have been taken.
     ReducedTooEarly,
+    /// Cells: what is added goes to the same buffer before and after a synchronization.
+    OneBuffer,
+    /// Cells: the keys of both buffers are published in one place.
+    OneKeyCount,
+    /// Cells: the other buffer is cleared before all ranks have come.
+    ClearBeforeBarrier,
+    /// Cells: a synchronization that is replayed takes a turn of the buffers.
+    ReplayAdvances,
+    /// Cells: the store that says how many entries are whole.
+    EntriesStore,
+    /// Cells: the load of that number.
+    EntriesLoad,
 }
 
 #[cfg(not(loom))]
