@@ -32,9 +32,9 @@ fn this_thread() -> usize {
 }
 
 impl<S> Kept<S> {
-    pub(crate) fn new(name: &str, whose: Whose, content: S) -> Self {
+    pub(crate) fn new(name: String, whose: Whose, content: S) -> Self {
         Self(Arc::new(Cell {
-            name: name.to_owned(),
+            name,
             whose,
             content: Mutex::new(content),
             holder: AtomicUsize::new(0),

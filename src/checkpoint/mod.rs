@@ -30,7 +30,7 @@
 //!             for (v, p) in velocity.iter_mut().zip(parameters.iter()) {
 //!                 *v = 0.9 * *v + 0.01 * p; // the gradient of p * p / 2, times a rate
 //!             }
-//!             exchange.lock()?.step(Some(&velocity[..]), &mut parameters)?;
+//!             exchange.lock()?.step(Some(&*velocity), &mut parameters)?;
 //!             *step.lock()? += 1;
 //!         }
 //!         replica.checkpoint_point()?;

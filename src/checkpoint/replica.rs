@@ -24,7 +24,7 @@ impl Replica {
     /// [`Error::NotLoaded`] if it could not be loaded, or no checkpoint that is there can be used,
     /// [`Error::Disagreement`] if replicas see different checkpoints; what ended the run.
     pub fn keep<S: State + Send + 'static>(&self, state: S) -> Result<Kept<S>, Error> {
-        let kept = Kept::new(&state.name().to_owned(), state.whose(), state);
+        let kept = Kept::new(state.name().to_owned(), state.whose(), state);
         let entry = Arc::new(KeptState(Arc::clone(kept.cell())));
         if register(self, entry)? {
             kept.set_resumed();

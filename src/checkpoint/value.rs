@@ -88,7 +88,7 @@ impl<T> fmt::Debug for Value<T> {
 impl<T: Serialize + DeserializeOwned + Send + 'static> Value<T> {
     /// The handle, and what is registered.
     pub(crate) fn into_kept(self) -> (Kept<T>, Arc<dyn Entry>) {
-        let kept = Kept::new(&self.name, self.whose, self.value);
+        let kept = Kept::new(self.name, self.whose, self.value);
         let entry = KeptValue {
             cell: Arc::clone(kept.cell()),
             merge: self.merge,
