@@ -17,3 +17,5 @@ mod seen;
 mod stops;
 #[path = "elastic/storms.rs"]
 mod storms;
+#[path = "elastic/sums.rs"]
+mod sums;
