@@ -75,7 +75,7 @@ dense=()
 for configuration in "${configurations[@]}"; do
   cells=()
   for n in "${replicas[@]}"; do
-    read -ra options <<<"${configuration//EPOCH/$((samples / batch / n))}"
+    read -ra options <<<"${configuration//EPOCH/$(((samples + batch * n - 1) / (batch * n)))}"
     : >"$results/rows"
     for seed in $seeds; do
       if ! output=$("$programs/$example" -n "$n" --seed "$seed" --json "${options[@]}" 2>&1); then

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use gradring::codec::ClippingError;
 use gradring::codec::policy::{Magnitude, PolicyError};
@@ -18,10 +19,14 @@ pub(crate) struct Arguments {
     /// `None`: not given.
     pub(crate) replicas: Option<usize>,
     pub(crate) seed: u64,
-    pub(crate) epochs: usize,
+    pub(crate) epochs: u64,
     /// `None`: not given.
     pub(crate) rate: Option<f32>,
     pub(crate) data: PathBuf,
+    pub(crate) checkpoint_directory: Option<PathBuf>,
+    pub(crate) checkpoint_every: Option<Duration>,
+    /// `None`: not given.
+    pub(crate) max_restarts: Option<usize>,
     pub(crate) sending: Sending,
     pub(crate) json: bool,
     pub(crate) help: bool,
@@ -60,13 +65,17 @@ pub(crate) enum ArgumentError {
     },
     #[error("-n is {asked}, but the launcher of this run started {world}")]
     OtherWorld { asked: usize, world: usize },
+    #[error("{0} needs --checkpoint-dir DIR")]
+    NoDirectory(&'static str),
+    #[error("{0} is for runs that this program starts itself: give it to the launcher of this one")]
+    OtherLauncher(&'static str),
     #[error(
-        "{replicas} replicas of {batch} samples a step need {} samples, the data has {samples}", .replicas * .batch
+        "the checkpoint is of a run with {what} {kept}, and this one has {given}: take another directory for it"
     )]
-    TooManyReplicas {
-        replicas: usize,
-        batch: usize,
-        samples: usize,
+    AnotherRun {
+        what: String,
+        kept: String,
+        given: String,
     },
 }
 
@@ -82,6 +91,9 @@ impl Arguments {
             epochs: job.epochs,
             rate: None,
             data: PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data")),
+            checkpoint_directory: None,
+            checkpoint_every: None,
+            max_restarts: None,
             sending: Sending::default(),
             json: false,
             help: false,
@@ -111,6 +123,20 @@ impl Arguments {
                 }
                 Some("--rate") => parsed.rate = Some(rate(value("--rate")?)?),
                 Some("--data") => parsed.data = value("--data")?.into(),
+                Some("--checkpoint-dir") => {
+                    parsed.checkpoint_directory = Some(directory(value("--checkpoint-dir")?)?);
+                }
+                Some("--checkpoint-every") => {
+                    parsed.checkpoint_every = Some(seconds(value("--checkpoint-every")?)?);
+                }
+                Some("--max-restarts") => {
+                    parsed.max_restarts = Some(number(
+                        "--max-restarts",
+                        value("--max-restarts")?,
+                        0,
+                        usize::MAX,
+                    )?);
+                }
                 Some("--policy") => parsed.sending.policy = policy(value("--policy")?)?,
                 Some("--clip") => parsed.sending.clip = Some(clip(value("--clip")?)?),
                 Some("--limit") => {
@@ -138,6 +164,9 @@ impl Arguments {
             }
         }
         refuse_changed_defaults(&parsed.sending)?;
+        if parsed.checkpoint_every.is_some() && parsed.checkpoint_directory.is_none() {
+            return Err(ArgumentError::NoDirectory("--checkpoint-every"));
+        }
         Ok(parsed)
     }
 
@@ -155,6 +184,29 @@ fn rate(found: OsString) -> Result<f32, ArgumentError> {
             option: "--rate",
             found,
             expected: "a number above 0".to_owned(),
+        }),
+    }
+}
+
+fn directory(found: OsString) -> Result<PathBuf, ArgumentError> {
+    if found.is_empty() {
+        return Err(ArgumentError::Value {
+            option: "--checkpoint-dir",
+            found,
+            expected: "a directory".to_owned(),
+        });
+    }
+    Ok(found.into())
+}
+
+fn seconds(found: OsString) -> Result<Duration, ArgumentError> {
+    let number = found.to_str().and_then(|text| text.parse().ok());
+    match number.map(Duration::try_from_secs_f64) {
+        Some(Ok(seconds)) if !seconds.is_zero() => Ok(seconds),
+        _ => Err(ArgumentError::Value {
+            option: "--checkpoint-every",
+            found,
+            expected: "a number of seconds above 0".to_owned(),
         }),
     }
 }
@@ -264,6 +316,9 @@ Usage: {name} [OPTIONS]
 It starts itself N times; these replicas train one model together. Then it trains the same model again in one process,
 without compression, on batches of the same total size, and prints both.
 
+With --checkpoint-dir it can be stopped (Ctrl-C, SIGTERM) or killed at any time: the same command goes on where it was, to
+the same numbers, and to the end with another number of replicas. A run that has ended goes on with more epochs.
+
 Options:
   -n, --replicas N  how many replicas train together, 1 to {MOST_REPLICAS} (default 2)
       --seed S      of the first parameters and of the order of the samples (default 0)
@@ -273,8 +328,14 @@ Options:
       --data DIR    where the data is, if not in the project's examples/data
       --json        end with one line of JSON: replicas, rate, policy, magnitude, limit, clip, momentum, accuracy
                     and dense_accuracy (parts of 1, on held-out data), compression, density, clipped, identical,
-                    steps_per_second
+                    steps_per_second, steps, samples (seen, in all epochs), losses, validation_losses, accuracies (of
+                    each epoch), hashes (of each replica's parameters)
   -h, --help        this text
+
+To be stopped and go on (with another launcher, `gradring run`, its own options of these names do the same):
+      --checkpoint-dir DIR      where checkpoints are kept, and looked for at the start (default: none are made)
+      --checkpoint-every SECONDS  how often one is made, beside those at a stop and at the end
+      --max-restarts K          how often the replicas are started again when one fails (default 0)
 
 What is sent:
       --policy P    how the threshold is chosen (default {policy}):

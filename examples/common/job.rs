@@ -1,10 +1,12 @@
 //! The whole run: a parent that starts the replicas and compares them with a dense run.
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use gradring::replica::RESTART;
 use gradring::{Launch, Replica};
 use thiserror::Error;
 
@@ -14,9 +16,11 @@ use super::dense;
 use super::interrupt::Forwarding;
 use super::mlp::Mlp;
 use super::progress::{Progress, Watcher};
-use super::replica::{self, Trained};
+use super::replica;
 use super::report;
+use super::resume;
 use super::schedule::{Rates, Schedule};
+use super::trained::Trained;
 
 /// The directory through which the parent hears from rank 0: the result, and how far it is.
 const MEETING_PLACE: &str = "GRADRING_EXAMPLE_DIRECTORY";
@@ -31,7 +35,7 @@ pub(crate) struct Job {
     pub(crate) model: Mlp,
     /// Samples that one replica sees in one step.
     pub(crate) batch: usize,
-    pub(crate) epochs: usize,
+    pub(crate) epochs: u64,
     /// First learning rate of the replicas, by world size.
     pub(crate) rates: Rates,
     /// The same where the momentum ends at what was sent.
@@ -42,26 +46,13 @@ pub(crate) struct Job {
 
 impl Job {
     /// Which samples are seen when, with `replicas` replicas or by one process in their place.
-    pub(crate) fn schedule(
-        &self,
-        arguments: &Arguments,
-        samples: usize,
-        replicas: usize,
-    ) -> Result<Schedule, ArgumentError> {
-        let global_batch = replicas * self.batch;
-        if global_batch > samples {
-            return Err(ArgumentError::TooManyReplicas {
-                replicas,
-                batch: self.batch,
-                samples,
-            });
-        }
-        Ok(Schedule {
+    fn schedule(&self, arguments: &Arguments, samples: usize, replicas: usize) -> Schedule {
+        Schedule {
             samples,
-            global_batch,
+            global_batch: replicas * self.batch,
             epochs: arguments.epochs,
             seed: arguments.seed,
-        })
+        }
     }
 }
 
@@ -114,7 +105,7 @@ fn as_parent(job: &Job, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let replicas = arguments.replicas.unwrap_or(2);
     // Read before anything is started, so that what is wrong with the data is said once and not by every replica.
     let data = (job.load)(&arguments.data)?;
-    let schedule = job.schedule(arguments, data.train.len(), replicas)?;
+    let schedule = job.schedule(arguments, data.train.len(), replicas);
 
     let meeting_place = tempfile::Builder::new()
         .prefix("gradring-example-")
@@ -125,19 +116,31 @@ fn as_parent(job: &Job, arguments: &Arguments) -> Result<ExitCode, Failure> {
         })?;
     let watcher = if io::stderr().is_terminal() {
         let socket = meeting_place.path().join(PROGRESS);
-        Watcher::begin(&socket, job.name, schedule.steps())
+        Watcher::begin(&socket, job.name, schedule.total())
     } else {
         None
     };
-    let launch = Launch::this_program()
+    let mut launch = Launch::this_program()
         .replicas(replicas)
+        .max_restarts(arguments.max_restarts.unwrap_or(0))
         .env(MEETING_PLACE, meeting_place.path());
+    if let Some(directory) = &arguments.checkpoint_directory {
+        launch = launch.checkpoint_directory(directory);
+    }
+    if let Some(interval) = arguments.checkpoint_every {
+        launch = launch.checkpoint_every(interval);
+    }
     let forwarding = Forwarding::begin(launch.stopper());
     let outcome = launch.run();
     drop(watcher);
     let outcome = outcome?;
-    if outcome.code != 0 {
+    if outcome.code != 0 || outcome.restarts > 0 {
         eprintln!("{outcome}");
+    }
+    if outcome.code != 0 {
+        if outcome.stopped_by.is_some() {
+            eprintln!("{}: {}", job.name, resume::way_on(arguments));
+        }
         return Ok(ExitCode::from(outcome.code));
     }
 
@@ -149,24 +152,38 @@ fn as_parent(job: &Job, arguments: &Arguments) -> Result<ExitCode, Failure> {
     // Before signals may end this process again.
     drop(meeting_place);
     drop(forwarding);
-    compare(job, arguments, &data, &schedule, &trained)
+    compare(job, arguments, &data, &trained)
 }
 
 fn as_replica(job: &Job, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let data = (job.load)(&arguments.data)?;
-    let replica = Replica::join()?;
+    let meeting_place = env::var_os(MEETING_PLACE).map(PathBuf::from);
+    // What its own parent has passed on to the launcher is true; what was meant for another launcher is not.
+    if meeting_place.is_none() && arguments.max_restarts.is_some() {
+        return Err(ArgumentError::OtherLauncher("--max-restarts").into());
+    }
+    let mut builder = Replica::builder();
+    if let Some(directory) = &arguments.checkpoint_directory {
+        builder = builder.checkpoint_directory(directory);
+    }
+    if let Some(interval) = arguments.checkpoint_every {
+        builder = builder.checkpoint_every(interval);
+    }
+    let replica = builder.join()?;
     let world = replica.world_size();
+    // A run that was started again may have been resized.
+    let is_first_start = env::var_os(RESTART).is_none_or(|restart| restart == OsStr::new("0"));
     if let Some(asked) = arguments.replicas
         && asked != world
+        && is_first_start
     {
         return Err(ArgumentError::OtherWorld { asked, world }.into());
     }
-    let schedule = job.schedule(arguments, data.train.len(), world)?;
-    let meeting_place = env::var_os(MEETING_PLACE).map(PathBuf::from);
+    let schedule = job.schedule(arguments, data.train.len(), world);
     let first = replica.rank() == 0;
     let progress = if first {
         let socket = meeting_place.as_deref().map(|place| place.join(PROGRESS));
-        Progress::to(socket, job.name, schedule.steps())
+        Progress::to(socket, job.name, schedule.total())
     } else {
         Progress::Silent
     };
@@ -188,7 +205,7 @@ fn as_replica(job: &Job, arguments: &Arguments) -> Result<ExitCode, Failure> {
             Ok(exit_code(&trained))
         }
         // Started by another launcher: there is no parent to make the comparison.
-        None => compare(job, arguments, &data, &schedule, &trained),
+        None => compare(job, arguments, &data, &trained),
     }
 }
 
@@ -197,12 +214,13 @@ fn compare(
     job: &Job,
     arguments: &Arguments,
     data: &Dataset,
-    schedule: &Schedule,
     trained: &Trained,
 ) -> Result<ExitCode, Failure> {
+    // As many as there were at the end.
+    let schedule = job.schedule(arguments, data.train.len(), trained.replicas());
     let rate = job.dense_rates.at(trained.replicas());
-    let accuracy = dense::train(job.model, schedule, rate, data);
-    let mut text = report::table(job, arguments, schedule, trained, accuracy);
+    let accuracy = dense::train(job.model, &schedule, rate, data)?;
+    let mut text = report::table(job, arguments, &schedule, trained, accuracy);
     if arguments.json {
         text.push_str(&report::json(job, arguments, trained, accuracy));
         text.push('\n');

@@ -56,13 +56,14 @@ impl Mlp {
         parameters
     }
 
-    /// Writes the mean gradient of the loss over `batch` (indices of samples) to `gradient`, and returns the sum of the
-    /// losses.
+    /// Writes `weight` times the sum of the gradients of the losses of `batch` (indices of samples) to `gradient`, and
+    /// returns the sum of the losses.
     pub(crate) fn gradient(
         self,
         parameters: &[f32],
         samples: &Samples,
         batch: &[usize],
+        weight: f32,
         gradient: &mut [f32],
         room: &mut Workspace,
     ) -> f64 {
@@ -72,7 +73,6 @@ impl Mlp {
         let (grad_w1, rest) = gradient.split_at_mut(self.inputs * self.hidden);
         let (grad_b1, rest) = rest.split_at_mut(self.hidden);
         let (grad_w2, grad_b2) = rest.split_at_mut(self.hidden * CLASSES);
-        let scale = 1.0 / batch.len() as f32;
         let mut loss = 0.0;
         for &index in batch {
             let image = samples.image(index);
@@ -82,7 +82,7 @@ impl Mlp {
 
             // From here `output` is the loss's gradient with regard to the last layer's sums.
             room.output[label] -= 1.0;
-            room.output.iter_mut().for_each(|error| *error *= scale);
+            room.output.iter_mut().for_each(|error| *error *= weight);
             add_scaled(grad_b2, 1.0, &room.output);
             for (unit, &activation) in room.hidden.iter().enumerate() {
                 room.hidden_error[unit] = 0.0;
@@ -103,21 +103,18 @@ impl Mlp {
         loss
     }
 
-    /// The part of `samples` that is classified right.
-    pub(crate) fn accuracy(
+    /// A sample's loss, and whether it is classified right.
+    pub(crate) fn judge(
         self,
         parameters: &[f32],
         samples: &Samples,
+        index: usize,
         room: &mut Workspace,
-    ) -> f64 {
-        let right = (0..samples.len())
-            .filter(|&index| {
-                self.forward(parameters, samples, index, room);
-                let best = (0..CLASSES).max_by(|&a, &b| room.output[a].total_cmp(&room.output[b]));
-                best == Some(usize::from(samples.labels[index]))
-            })
-            .count();
-        right as f64 / samples.len() as f64
+    ) -> (f64, bool) {
+        self.forward(parameters, samples, index, room);
+        let label = usize::from(samples.labels[index]);
+        let best = (0..CLASSES).max_by(|&a, &b| room.output[a].total_cmp(&room.output[b]));
+        (softmax_loss(&mut room.output, label), best == Some(label))
     }
 
     /// Leaves the hidden layer's activations and the last layer's sums in `room`.

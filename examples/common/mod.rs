@@ -1,6 +1,6 @@
 //! What both examples share: they differ only in their data, their model's shape, and what was tuned for it.
 //!
-//! [`replica`] is the part to read first: a trainer made data-parallel.
+//! [`replica`] is the part to read first: a trainer made data-parallel, and elastic.
 
 pub(crate) mod arguments;
 pub(crate) mod data;
@@ -13,5 +13,7 @@ pub(crate) mod progress;
 pub(crate) mod random;
 pub(crate) mod replica;
 pub(crate) mod report;
+pub(crate) mod resume;
 pub(crate) mod schedule;
 pub(crate) mod sending;
+pub(crate) mod trained;

@@ -4,6 +4,7 @@
 //! parent draws the bar, and rank 0 tells it through a socket how far it is. A message that finds the socket full is
 //! dropped: training never waits for the display.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,10 @@ use std::thread::{self, JoinHandle};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How many messages a run sends at most for its steps: a bar shows no more.
-const MOST_MESSAGES: usize = 400;
+use super::trained::Epoch;
+
+/// How many messages a run sends at most for its samples: a bar shows no more.
+const MOST_MESSAGES: u64 = 400;
 
 /// Where a trainer says how far it is.
 pub(crate) enum Progress {
@@ -20,11 +23,13 @@ pub(crate) enum Progress {
     Bar(ProgressBar),
     /// A line for each epoch on standard output, with this in front.
     Lines(&'static str),
-    /// To the process that draws the bar: each so many steps, and the last one.
+    /// To the process that draws the bar: each so many samples, and the last ones.
     Socket {
         socket: UnixDatagram,
-        every: usize,
-        steps: usize,
+        every: u64,
+        total: u64,
+        /// How many were sent last.
+        sent: Cell<u64>,
     },
     /// Another replica says it.
     Silent,
@@ -32,16 +37,16 @@ pub(crate) enum Progress {
 
 impl Progress {
     /// A bar if this process has a terminal, lines if not.
-    pub(crate) fn here(label: &'static str, steps: usize) -> Self {
+    pub(crate) fn here(label: &'static str, total: u64) -> Self {
         if io::stderr().is_terminal() {
-            Self::Bar(bar(label, steps))
+            Self::Bar(bar(label, total))
         } else {
             Self::Lines(label)
         }
     }
 
     /// To the process that watches the socket at `path`, or as [`here`](Self::here) if there is none.
-    pub(crate) fn to(path: Option<PathBuf>, label: &'static str, steps: usize) -> Self {
+    pub(crate) fn to(path: Option<PathBuf>, label: &'static str, total: u64) -> Self {
         let connect = |path: PathBuf| -> io::Result<UnixDatagram> {
             let socket = UnixDatagram::unbound()?;
             socket.connect(path)?;
@@ -51,39 +56,39 @@ impl Progress {
         match path.map(connect) {
             Some(Ok(socket)) => Self::Socket {
                 socket,
-                every: steps.div_ceil(MOST_MESSAGES),
-                steps,
+                every: total.div_ceil(MOST_MESSAGES),
+                total,
+                sent: Cell::new(0),
             },
-            _ => Self::here(label, steps),
+            _ => Self::here(label, total),
         }
     }
 
-    /// Whether anybody sees what is given to `epoch`.
-    pub(crate) fn is_shown(&self) -> bool {
-        !matches!(self, Self::Silent)
-    }
-
-    /// So many steps are done.
-    pub(crate) fn step(&self, done: usize) {
+    /// So many samples have been seen, in all epochs.
+    pub(crate) fn seen(&self, samples: u64) {
         match self {
-            Self::Bar(bar) => bar.set_position(done as u64),
+            Self::Bar(bar) => bar.set_position(samples),
             Self::Socket {
                 socket,
                 every,
-                steps,
-            } if done.is_multiple_of(*every) || done == *steps => {
-                let _ = socket.send(Message::Position(done as u64).to_text().as_bytes());
+                total,
+                sent,
+            } if samples >= sent.get() + every || samples == *total => {
+                sent.set(samples);
+                let _ = socket.send(Message::Position(samples).to_text().as_bytes());
             }
             _ => {}
         }
     }
 
-    /// So many of all epochs are done, with this mean loss in the last one.
-    pub(crate) fn epoch(&self, done: usize, epochs: usize, loss: f64, accuracy: f64) {
+    /// So many of all epochs are done, and this is what the last one has reached.
+    pub(crate) fn epoch(&self, done: u64, epochs: u64, reached: &Epoch) {
         let width = epochs.to_string().len();
         let line = format!(
-            "epoch {done:>width$}/{epochs}  loss {loss:.4}  held out {:.2} %",
-            100.0 * accuracy
+            "epoch {done:>width$}/{epochs}  loss {:.4}  held out: loss {:.4}, {:.2} % right",
+            reached.loss,
+            reached.validation_loss,
+            100.0 * reached.accuracy
         );
         match self {
             Self::Bar(bar) => bar.set_message(line),
@@ -97,6 +102,20 @@ impl Progress {
         }
     }
 
+    /// Something that is to stay in sight.
+    pub(crate) fn note(&self, text: &str) {
+        match self {
+            Self::Bar(bar) => bar.println(text),
+            Self::Lines(label) => {
+                let _ = writeln!(io::stdout(), "{label}  {text}");
+            }
+            Self::Socket { socket, .. } => {
+                let _ = socket.send(Message::Note(text.to_owned()).to_text().as_bytes());
+            }
+            Self::Silent => {}
+        }
+    }
+
     /// All is done.
     pub(crate) fn end(&self) {
         if let Self::Bar(bar) = self {
@@ -105,18 +124,17 @@ impl Progress {
     }
 }
 
-fn bar(label: &'static str, steps: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("{prefix:<7}{bar:30} {pos:>5}/{len} {eta:>4}  {msg}")
+fn bar(label: &'static str, total: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{prefix:<7}{bar:30} {percent:>3} % {eta:>4}  {msg}")
         .expect("the template is a constant that indicatif accepts");
-    ProgressBar::new(steps as u64)
-        .with_style(style)
-        .with_prefix(label)
+    ProgressBar::new(total).with_style(style).with_prefix(label)
 }
 
 /// What goes through the socket.
 enum Message {
     Position(u64),
     Line(String),
+    Note(String),
     /// The run has ended, well or not. Sent by the watcher to itself.
     End,
 }
@@ -124,18 +142,20 @@ enum Message {
 impl Message {
     fn to_text(&self) -> String {
         match self {
-            Self::Position(steps) => steps.to_string(),
+            Self::Position(samples) => samples.to_string(),
             Self::Line(line) => format!("={line}"),
+            Self::Note(text) => format!("!{text}"),
             Self::End => String::new(),
         }
     }
 
     /// `None`: not of this program.
     fn from_text(text: &str) -> Option<Self> {
-        match text.strip_prefix('=') {
-            Some(line) => Some(Self::Line(line.to_owned())),
+        match text.split_at_checked(1) {
+            Some(("=", line)) => Some(Self::Line(line.to_owned())),
+            Some(("!", text)) => Some(Self::Note(text.to_owned())),
             None if text.is_empty() => Some(Self::End),
-            None => text.parse().ok().map(Self::Position),
+            _ => text.parse().ok().map(Self::Position),
         }
     }
 }
@@ -149,9 +169,9 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// Watches a new socket at `path`. `None` if there can be none there, as when the path is too long for one: rank 0
     /// then writes lines.
-    pub(crate) fn begin(path: &Path, label: &'static str, steps: usize) -> Option<Self> {
+    pub(crate) fn begin(path: &Path, label: &'static str, total: u64) -> Option<Self> {
         let socket = UnixDatagram::bind(path).ok()?;
-        let thread = thread::spawn(move || watch(&socket, &bar(label, steps)));
+        let thread = thread::spawn(move || watch(&socket, &bar(label, total)));
         Some(Self {
             path: path.to_owned(),
             thread: Some(thread),
@@ -170,12 +190,13 @@ impl Drop for Watcher {
 }
 
 fn watch(socket: &UnixDatagram, bar: &ProgressBar) {
-    let mut bytes = [0; 256];
+    let mut bytes = [0; 8192];
     bar.tick();
     while let Ok(length) = socket.recv(&mut bytes) {
         let text = String::from_utf8_lossy(&bytes[..length]);
         match Message::from_text(&text) {
-            Some(Message::Position(steps)) => bar.set_position(steps),
+            Some(Message::Position(samples)) => bar.set_position(samples),
+            Some(Message::Note(text)) => bar.println(text),
             Some(Message::Line(line)) => bar.set_message(line),
             Some(Message::End) => break,
             None => {}

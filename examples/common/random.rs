@@ -21,6 +21,7 @@ impl Random {
     }
 
     /// Uniform in 0..bound.
+    #[allow(dead_code, reason = "for permutations")]
     fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
@@ -32,6 +33,7 @@ impl Random {
     }
 
     /// 0..count in a random order.
+    #[allow(dead_code, reason = "only one example has to split its data itself")]
     pub(crate) fn permutation(&mut self, count: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..count).collect();
         for last in (1..count).rev() {

@@ -1,45 +1,29 @@
-//! One replica's training: the loop of any trainer, with three lines of gradring in it.
+//! One replica's training, elastic: stopped, killed, or given another number of replicas, it goes on where it was.
+//!
+//! What that takes: everything that must not be lost is kept (`keep_value`, `keep`), the loops know how far they are
+//! (`epochs`, `batches`), and what is to be said at the end of an epoch is summed up by accumulators. No other line here
+//! is about checkpoints: loops make them, and end this process in order when it is to stop.
 
-use std::fs;
-use std::io;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use gradring::{Replica, op, parameter_hash};
-use serde::{Deserialize, Serialize};
+use gradring::checkpoint::Value;
+use gradring::progress::Sampler;
+use gradring::{Replica, Update, parameter_hash};
 
 use super::arguments::Arguments;
 use super::data::Dataset;
-use super::job::Job;
-use super::momentum::Momentum;
+use super::job::{Failure, Job};
+use super::momentum;
 use super::progress::Progress;
+use super::resume;
 use super::schedule::Schedule;
 use super::sending::MomentumKeeping;
+use super::trained::{Course, Epoch, Trained};
 
-/// What the replicas reached together.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Trained {
-    /// On held-out data, as a part of 1.
-    pub(crate) accuracy: f64,
-    /// Elements of the update.
-    pub(crate) elements: u64,
-    /// Steps that all made together.
-    pub(crate) steps: u64,
-    /// Seconds that these took.
-    pub(crate) seconds: f64,
-    /// Bytes of all messages of all replicas, headers included.
-    pub(crate) bytes: u64,
-    /// Hits in all messages of all replicas.
-    pub(crate) hits: u64,
-    /// Sum of the magnitudes that all replicas sent.
-    pub(crate) sent: f64,
-    /// Sum of the magnitudes that clipping took away from all residuals.
-    pub(crate) clipped: f64,
-    /// The hash of every replica's parameters, by rank.
-    pub(crate) hashes: Vec<u64>,
-}
+/// Held-out samples that a replica judges between two places where the run may stop.
+const VALIDATION_BATCH: usize = 256;
 
-/// Trains together with the other replicas. All return the same, save for the time that they took.
+/// Trains together with the other replicas. All return the same.
 pub(crate) fn train(
     job: &Job,
     arguments: &Arguments,
@@ -47,113 +31,137 @@ pub(crate) fn train(
     schedule: &Schedule,
     data: &Dataset,
     progress: &Progress,
-) -> Result<Trained, gradring::Error> {
-    let sending = &arguments.sending;
-    let mut parameters = job.model.initial(schedule.seed);
-    let mut optimizer = Momentum::new(parameters.len());
-    let mut update = vec![0.0; parameters.len()];
-    let mut room = job.model.workspace();
+) -> Result<Trained, Failure> {
+    let (model, sending) = (job.model, &arguments.sending);
+    let elements = model.parameters();
+    resume::refuse_another_run(job, arguments, replica, schedule)?;
 
-    let mut exchange = sending.exchange(job, parameters.len(), replica)?;
-    exchange.start(&mut parameters)?;
+    // All of it is as it was, where this run goes on from a checkpoint. Equal everywhere: parameters, and the course of
+    // the training so far. Each replica's own: velocity, and what the exchange carries (residual, threshold).
+    let parameters =
+        replica.keep_value(Value::shared("parameters", model.initial(schedule.seed)))?;
+    let velocity = replica.keep_value(Value::per_replica("velocity", vec![0.0_f32; elements]))?;
+    let exchange = replica.keep(sending.exchange(job, elements, replica)?)?;
+    let course = replica.keep_value(Value::shared("course", Course::default()))?;
+    let mut training = replica.accumulator("training")?;
+    let mut validation = replica.accumulator("validation")?;
+    let mut work = replica.accumulator("work")?;
+    if !parameters.resumed() {
+        exchange.lock()?.start(&mut *parameters.lock()?)?;
+    }
+    resume::tell(replica, &*course.lock()?, progress)?;
 
-    let rate = arguments.rate(job, replica.world_size());
-    let own = replica.rank() * job.batch..(replica.rank() + 1) * job.batch;
-    let mut step = 0;
-    let mut time = Duration::ZERO;
-    let (mut bytes, mut hits, mut sent, mut clipped) = (0, 0, 0.0, 0.0);
-    for epoch in 0..schedule.epochs {
-        if epoch > 0 && sending.forgets() {
-            exchange = sending.exchange(job, parameters.len(), replica)?;
+    let first_rate = arguments.rate(job, replica.world_size());
+    let mut update = vec![0.0_f32; elements];
+    let mut room = model.workspace();
+    for epoch in replica.epochs(schedule.epochs)? {
+        let epoch = epoch?;
+        // What stands here runs again after a restart in this epoch, and must do no harm then.
+        if sending.forgets() && course.lock()?.samples == epoch * schedule.samples as u64 {
+            *exchange.lock()? = sending.exchange(job, elements, replica)?;
         }
-        let mut loss = 0.0;
-        let begun = Instant::now();
-        for batch in schedule.order(epoch).chunks_exact(schedule.global_batch) {
-            let batch = &batch[own.clone()];
-            loss += job
-                .model
-                .gradient(&parameters, &data.train, batch, &mut update, &mut room);
-            let rate = schedule.rate(rate, step);
-            match sending.momentum {
-                MomentumKeeping::Own | MomentumKeeping::Masked => {
-                    optimizer.turn_into_update(&mut update, rate);
+
+        for batch in replica.batches("training", schedule.sampler())? {
+            let (batch, begun) = (batch?, Instant::now());
+            // Up to the end of this body: between two of them everything must be there to be saved.
+            let (mut parameters, mut velocity) = (parameters.lock()?, velocity.lock()?);
+            let (mut exchange, mut course) = (exchange.lock()?, course.lock()?);
+            let given: Option<&dyn Update> = if batch.is_empty() {
+                // The data has run out for this replica, not for all: it takes the others' updates.
+                None
+            } else {
+                // The mean of what replicas send is the mean over samples, however few the last ones are.
+                let weight = replica.world_size() as f32 / batch.together() as f32;
+                let seen = batch.indices();
+                let loss = model.gradient(
+                    &parameters,
+                    &data.train,
+                    seen,
+                    weight,
+                    &mut update,
+                    &mut room,
+                );
+                training.add("loss", loss)?;
+                training.add("samples", batch.len())?;
+                let rate = schedule.rate(first_rate, course.samples);
+                match sending.momentum {
+                    MomentumKeeping::Own | MomentumKeeping::Masked => {
+                        momentum::turn_into_update(&mut velocity, &mut update, rate);
+                    }
+                    // The exchange's velocity is then one of steps, not of gradients: each keeps the rate of its own time.
+                    MomentumKeeping::Memory => update.iter_mut().for_each(|value| *value *= rate),
                 }
-                // The exchange's velocity is then one of steps, not of gradients: each keeps the rate of its own time.
-                MomentumKeeping::Memory => update.iter_mut().for_each(|value| *value *= rate),
+                Some(&update)
+            };
+            let report = exchange.step(given, &mut *parameters)?;
+            if sending.momentum == MomentumKeeping::Masked && given.is_some() {
+                momentum::start_anew(&mut velocity, exchange.encoder().hits());
             }
-            let report = exchange.step(Some(&update), &mut parameters)?;
-            if sending.momentum == MomentumKeeping::Masked {
-                optimizer.start_anew(exchange.encoder().hits());
-            }
-            bytes += report.bytes;
-            hits += report.hits;
-            sent += report.l1_sent;
-            clipped += report.clipped;
-            step += 1;
-            progress.step(step);
-        }
-        time += begun.elapsed();
+            course.steps += 1;
+            course.samples += batch.together() as u64;
+            progress.seen(course.samples);
 
-        let mut total = [loss];
-        replica.all_reduce(&mut total, op::Sum)?;
-        if progress.is_shown() {
-            let seen = schedule.steps_per_epoch() * schedule.global_batch;
-            let accuracy = job.model.accuracy(&parameters, &data.held_out, &mut room);
-            progress.epoch(epoch + 1, schedule.epochs, total[0] / seen as f64, accuracy);
+            work.add("samples", batch.len())?;
+            work.add("messages", given.is_some())?;
+            work.add("bytes", report.bytes)?;
+            work.add("hits", report.hits)?;
+            work.add("sent", report.l1_sent)?;
+            work.add("clipped", report.clipped)?;
+            work.add("steps", 1)?;
+            work.add("seconds", begun.elapsed().as_secs_f64())?;
         }
+
+        let held_out = Sampler::new(data.held_out.len()).batch(VALIDATION_BATCH);
+        for batch in replica.batches("validation", held_out)? {
+            let parameters = parameters.lock()?;
+            for &index in batch?.indices() {
+                let (loss, right) = model.judge(&parameters, &data.held_out, index, &mut room);
+                validation.add("loss", loss)?;
+                validation.add("right", right)?;
+                validation.add("samples", 1)?;
+            }
+        }
+
+        // After the last data loop: once an epoch, whatever is stopped when.
+        let mut all = training.synchronized()?;
+        let loss = all.sum("loss")? / all.count("samples")? as f64;
+        all.clear();
+        drop(all);
+        let mut all = validation.synchronized()?;
+        let samples = all.count("samples")? as f64;
+        let reached = Epoch {
+            loss,
+            validation_loss: all.sum("loss")? / samples,
+            accuracy: all.count("right")? as f64 / samples,
+        };
+        all.clear();
+        drop(all);
+        progress.epoch(epoch + 1, schedule.epochs, &reached);
+        course.lock()?.epochs.push(reached);
     }
     progress.end();
 
-    let mut masses = [sent, clipped];
-    replica.all_reduce(&mut masses, op::Sum)?;
-    let mine = [parameter_hash(&parameters), bytes, hits];
-    let all: Vec<[u64; 3]> = replica
-        .all_gather(bytemuck::bytes_of(&mine))?
-        .iter()
-        .map(|theirs| bytemuck::pod_read_unaligned(theirs))
-        .collect();
+    // So that the same command with more epochs goes on from here. It comes before the last sums: a synchronization that
+    // a checkpoint knows of would give that run what it gave this one.
+    replica.checkpoint()?;
+    let hash = parameter_hash(&*parameters.lock()?);
+    let hashes = replica.all_gather(bytemuck::bytes_of(&hash))?;
+    let all = work.synchronized()?;
+    let course = course.lock()?;
     Ok(Trained {
-        accuracy: job.model.accuracy(&parameters, &data.held_out, &mut room),
-        elements: parameters.len() as u64,
-        steps: step as u64,
-        seconds: time.as_secs_f64(),
-        bytes: all.iter().map(|&[_, bytes, _]| bytes).sum(),
-        hits: all.iter().map(|&[_, _, hits]| hits).sum(),
-        sent: masses[0],
-        clipped: masses[1],
-        hashes: all.iter().map(|&[hash, _, _]| hash).collect(),
+        elements: elements as u64,
+        steps: course.steps,
+        epochs: course.epochs.clone(),
+        samples: all.count("samples")?,
+        messages: all.count("messages")?,
+        bytes: all.count("bytes")?,
+        hits: all.count("hits")?,
+        sent: all.sum("sent")?,
+        clipped: all.sum("clipped")?,
+        steps_per_second: all.count("steps")? as f64 / all.sum("seconds")?,
+        hashes: hashes
+            .iter()
+            .map(|hash| bytemuck::pod_read_unaligned(hash))
+            .collect(),
     })
-}
-
-impl Trained {
-    pub(crate) fn replicas(&self) -> usize {
-        self.hashes.len()
-    }
-
-    /// Whether all replicas hold the same parameters.
-    pub(crate) fn identical(&self) -> bool {
-        self.hashes.iter().all(|&hash| hash == self.hashes[0])
-    }
-
-    /// How many bytes the same updates would be without compression, for one byte of messages.
-    pub(crate) fn compression(&self) -> f64 {
-        (4 * self.elements * self.steps) as f64 * self.replicas() as f64 / self.bytes as f64
-    }
-
-    /// Hits per element.
-    pub(crate) fn density(&self) -> f64 {
-        self.hits as f64 / ((self.elements * self.steps) as f64 * self.replicas() as f64)
-    }
-
-    pub(crate) fn steps_per_second(&self) -> f64 {
-        self.steps as f64 / self.seconds
-    }
-
-    pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
-        fs::write(path, serde_json::to_vec(self)?)
-    }
-
-    pub(crate) fn read(path: &Path) -> io::Result<Self> {
-        Ok(serde_json::from_slice(&fs::read(path)?)?)
-    }
 }

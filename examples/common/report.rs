@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::arguments::Arguments;
 use super::job::Job;
-use super::replica::Trained;
 use super::schedule::Schedule;
 use super::sending::{Sending, magnitude_word};
+use super::trained::{Epoch, Trained};
 
 /// The table for people.
 pub(crate) fn table(
@@ -21,7 +21,6 @@ pub(crate) fn table(
     let sending = &arguments.sending;
     let replicas = trained.replicas();
     let (rate, dense_rate) = (arguments.rate(job, replicas), job.dense_rates.at(replicas));
-    let hits = trained.hits as f64 / (trained.steps * replicas as u64) as f64;
     let mut text = String::from("\n");
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<14}{value}");
@@ -29,8 +28,13 @@ pub(crate) fn table(
     row(
         "trained",
         format!(
-            "{} parameters, {} steps of {replicas} x {} samples, seed {}",
-            trained.elements, trained.steps, job.batch, schedule.seed
+            "{} parameters, {} epochs of {} samples in {} steps, {} a replica and step, seed {}",
+            trained.elements,
+            trained.epochs.len(),
+            schedule.samples,
+            trained.steps,
+            job.batch,
+            schedule.seed
         ),
     );
     row("sent", sent(sending));
@@ -38,7 +42,7 @@ pub(crate) fn table(
         "accuracy",
         format!(
             "{:.2} % with {replicas} compressing replica{} (rate {rate})",
-            100.0 * trained.accuracy,
+            100.0 * trained.accuracy(),
             if replicas == 1 { "" } else { "s" },
         ),
     );
@@ -59,7 +63,11 @@ pub(crate) fn table(
     );
     row(
         "density",
-        format!("{:.5} ({hits:.1} hits a message)", trained.density()),
+        format!(
+            "{:.5} ({:.1} hits a message)",
+            trained.density(),
+            trained.hits_of_a_message()
+        ),
     );
     if sending.clip().is_some() {
         row(
@@ -70,10 +78,7 @@ pub(crate) fn table(
             ),
         );
     }
-    row(
-        "speed",
-        format!("{:.0} steps/s", trained.steps_per_second()),
-    );
+    row("speed", format!("{:.0} steps/s", trained.steps_per_second));
     row(
         "parameters",
         if trained.identical() {
@@ -128,8 +133,15 @@ pub(crate) fn json(
         clipped: Option<f64>,
         identical: bool,
         steps_per_second: f64,
+        steps: u64,
+        samples: i64,
+        losses: Vec<f64>,
+        validation_losses: Vec<f64>,
+        accuracies: Vec<f64>,
+        hashes: Vec<String>,
     }
     let sending = &arguments.sending;
+    let epochs = |of: fn(&Epoch) -> f64| trained.epochs.iter().map(of).collect();
     let line = Line {
         replicas: trained.replicas(),
         rate: arguments.rate(job, trained.replicas()),
@@ -138,13 +150,23 @@ pub(crate) fn json(
         limit: sending.limit,
         clip: sending.clip().map(|clip| clip.to_string()),
         momentum: sending.momentum.to_string(),
-        accuracy: trained.accuracy,
+        accuracy: trained.accuracy(),
         dense_accuracy,
         compression: trained.compression(),
         density: trained.density(),
         clipped: sending.clip().map(|_| trained.clipped),
         identical: trained.identical(),
-        steps_per_second: trained.steps_per_second(),
+        steps_per_second: trained.steps_per_second,
+        steps: trained.steps,
+        samples: trained.samples,
+        losses: epochs(|epoch| epoch.loss),
+        validation_losses: epochs(|epoch| epoch.validation_loss),
+        accuracies: epochs(|epoch| epoch.accuracy),
+        hashes: trained
+            .hashes
+            .iter()
+            .map(|hash| format!("{hash:016x}"))
+            .collect(),
     };
     serde_json::to_string(&line).expect("numbers and a flag can always be written as JSON")
 }

@@ -1,33 +1,34 @@
 //! Which samples are seen when, and at which learning rate: the same for any number of processes that share the work.
 
-use super::random::Random;
+use gradring::progress::Sampler;
 
-/// A run's steps: every epoch in a new order, a global batch a step, the rest that does not fill one left out.
+/// A run's samples: every epoch all of them, in a new order.
 #[derive(Clone, Copy)]
 pub(crate) struct Schedule {
     pub(crate) samples: usize,
+    /// Samples of a step, of all replicas together; the last step of an epoch has what is left.
     pub(crate) global_batch: usize,
-    pub(crate) epochs: usize,
+    pub(crate) epochs: u64,
     pub(crate) seed: u64,
 }
 
 impl Schedule {
-    pub(crate) fn steps_per_epoch(&self) -> usize {
-        self.samples / self.global_batch
+    /// Who sees which samples when: for replicas, and for one process in their place.
+    pub(crate) fn sampler(&self) -> Sampler {
+        Sampler::new(self.samples)
+            .global_batch(self.global_batch)
+            .shuffled(self.seed)
     }
 
-    pub(crate) fn steps(&self) -> usize {
-        self.epochs * self.steps_per_epoch()
+    /// How many samples are seen in all epochs, each as often as it is.
+    pub(crate) fn total(&self) -> u64 {
+        self.samples as u64 * self.epochs
     }
 
-    /// The order of an epoch: everybody who has the seed has the same.
-    pub(crate) fn order(&self, epoch: usize) -> Vec<usize> {
-        Random::new(self.seed, epoch as u64).permutation(self.samples)
-    }
-
-    /// The rate at `step` (over all epochs) of a run that starts at `start`: a straight line to 0.
-    pub(crate) fn rate(&self, start: f32, step: usize) -> f32 {
-        start * (1.0 - step as f32 / self.steps() as f32)
+    /// The rate of a run that began at `first` and has seen so many samples in all epochs: a straight line to 0. By
+    /// samples, not steps: it goes on where it was when the number of replicas has changed.
+    pub(crate) fn rate(&self, first: f32, seen: u64) -> f32 {
+        (f64::from(first) * (1.0 - seen as f64 / self.total() as f64)) as f32
     }
 }
 

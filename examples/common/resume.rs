@@ -1,0 +1,78 @@
+//! What is said and checked where a run goes on from a checkpoint, and what is said where it stops.
+
+use std::env;
+use std::path::PathBuf;
+
+use gradring::Replica;
+use gradring::checkpoint::Value;
+use gradring::replica::CHECKPOINT_DIRECTORY;
+
+use super::arguments::{ArgumentError, Arguments};
+use super::job::{Failure, Job};
+use super::progress::Progress;
+use super::schedule::Schedule;
+use super::trained::Course;
+
+/// Ends the run if the checkpoint that it would go on from is of another one: its numbers would be of neither.
+///
+/// The number of replicas, of epochs, the rate, and what is sent may be others than they were.
+pub(crate) fn refuse_another_run(
+    job: &Job,
+    arguments: &Arguments,
+    replica: &Replica,
+    schedule: &Schedule,
+) -> Result<(), Failure> {
+    let given = [
+        ("example", job.name.to_owned()),
+        ("training samples", schedule.samples.to_string()),
+        ("seed", schedule.seed.to_string()),
+        ("momentum", arguments.sending.momentum.to_string()),
+    ];
+    let given = given.map(|(what, value)| (what.to_owned(), value));
+    let kept = replica.keep_value(Value::shared("run", given.to_vec()))?;
+    let kept = kept.lock()?;
+    match kept.iter().zip(given).find(|(kept, given)| *kept != given) {
+        None => Ok(()),
+        Some(((_, kept), (what, given))) => Err(ArgumentError::AnotherRun {
+            what,
+            kept: kept.clone(),
+            given,
+        }
+        .into()),
+    }
+}
+
+/// Says what the run goes on from, if it does.
+pub(crate) fn tell(
+    replica: &Replica,
+    course: &Course,
+    progress: &Progress,
+) -> Result<(), gradring::Error> {
+    if let Some(from) = replica.resumed()? {
+        let replicas = from.world_size;
+        progress.note(&format!(
+            "goes on from {}, made by {replicas} replica{} after {} epochs and {} steps",
+            from.path.display(),
+            if replicas == 1 { "" } else { "s" },
+            course.epochs.len(),
+            course.steps
+        ));
+        progress.seen(course.samples);
+    }
+    Ok(())
+}
+
+/// How a run that was stopped can go on.
+pub(crate) fn way_on(arguments: &Arguments) -> String {
+    let inherited = || env::var_os(CHECKPOINT_DIRECTORY).filter(|path| !path.is_empty());
+    let directory = arguments.checkpoint_directory.clone();
+    match directory.or_else(|| inherited().map(PathBuf::from)) {
+        Some(directory) => format!(
+            "stopped; the same command goes on from the newest checkpoint in {}",
+            directory.display()
+        ),
+        None => "stopped, and nothing of it is kept; with --checkpoint-dir DIR the same command would go on where it \
+                 was"
+            .to_owned(),
+    }
+}
