@@ -42,13 +42,17 @@ impl Generation<'_> {
         if let Err(error) = self.world.close() {
             self.output.say(&error.to_string());
         }
-        let end = self.end(watch, desk.target());
+        let mut end = self.end(watch, desk.target());
         let mut hurry = watch.hurry;
         if !hurry {
             // A `tee` behind a replica, for example, ends by itself as soon as it has written all.
             hurry = self.wait_for(Output::drained, Some(LAST_WORDS), watch.heeded);
         }
         self.see_begin(plan, desk);
+        if matches!(end, End::Resized(_)) && self.stopper.asked() > 0 {
+            // There is nobody any more to whom it could be forwarded.
+            end = End::Stopped(self.stopper.signals().0);
+        }
         let goes_on = self.decide(&end, plan, desk);
         // Whoever has joined and outlives its rank in a group of its own hangs up with this.
         self.lifeline = None;
@@ -129,11 +133,11 @@ impl Generation<'_> {
                 desk.done();
                 return false;
             }
-            _ if is_stopped => {
+            End::Stopped(_) => {
                 desk.failed("the run was stopped");
                 return false;
             }
-            End::Stopped(_) => {
+            End::Failed(_) if is_stopped => {
                 desk.failed("the run was stopped");
                 return false;
             }
@@ -166,7 +170,8 @@ impl Generation<'_> {
 
     /// Until the output threads are so far, the limit has passed, or more than `heeded` stops are asked for: then true.
     fn wait_for(&self, so_far: fn(&Output) -> bool, limit: Option<Duration>, heeded: u32) -> bool {
-        let until = limit.map(|limit| Instant::now() + limit);
+        // A time that the clock does not reach is none.
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         while !so_far(&self.output) {
             if self.stopper.asked() > heeded {
                 return true;

@@ -5,7 +5,7 @@ use std::process::Command;
 use gradring::launch::{ResizeError, resize, runs};
 
 use crate::joined::{self, all_run};
-use crate::tool::{Ended, Gate, Running, gradring, kill, start};
+use crate::tool::{Ended, Gate, Running, gradring, kill, lives, start, until};
 
 /// A run whose replicas may be resized, as soon as all run.
 fn running(replicas: usize, options: &[&str], case: &str) -> (Running, tempfile::TempDir) {
@@ -167,7 +167,7 @@ fn a_run_that_is_being_stopped_or_has_an_ended_replica_is_not_resized() {
         "[ $RANK = 0 ] && { echo $$; exit 0; }; exec sleep 1000",
     );
     let pid = run.stdout.line("[0] ");
-    crate::tool::until("rank 0 has ended", || !crate::tool::lives(&pid));
+    until("rank 0 has ended", || !lives(&pid));
     refused(&run, 3, "rank 0 has ended");
     stop(run);
 }
@@ -363,6 +363,28 @@ fn a_stop_while_a_resized_run_starts_ends_it() {
         "{}",
         ended.stderr
     );
+}
+
+#[test]
+fn a_stop_between_the_two_sizes_ends_the_run() {
+    // What the shell has started holds the output open, so that the launcher waits a second for its last words.
+    let script = "sleep 1000 & exec \"$0\" --exact replica --nocapture";
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["--checkpoint-dir", folder.path().to_str().unwrap()];
+    let run = Running::start(joined::behind(script, 2, &options, "agrees"));
+    all_run(&run, 2, 0);
+    let asked = Running::start(ask(&run, "3"));
+    for rank in 0..2 {
+        let line = run.stdout.line(&format!("[{rank}] @ runs "));
+        let pid = line.split(' ').next().unwrap();
+        run.stdout
+            .line(&format!("[{rank}] @ stops: stopped to be resized"));
+        until("it has ended", || !lives(pid));
+    }
+    let ended = stop(run);
+    let expected = "gradring: stopped by SIGTERM after ";
+    assert!(ended.stderr.contains(expected), "{}", ended.stderr);
+    assert_eq!(asked.finish().code, 1);
 }
 
 #[test]

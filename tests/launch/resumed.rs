@@ -169,3 +169,78 @@ fn a_resize_that_cannot_be_resumed_falls_back_to_the_same_checkpoint() {
     run.signal(libc::SIGTERM);
     assert_eq!(run.finish().code, 143);
 }
+
+/// Kills a process of this run, if it still is one.
+fn kill_replica(pid: u32) {
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    if String::from_utf8_lossy(&command).contains("--exact\0replica") {
+        // SAFETY: kill takes no pointers.
+        unsafe { libc::kill(pid as libc::pid_t, libc::SIGKILL) };
+    }
+}
+
+#[test]
+fn resizes_and_deaths_at_any_moment_lose_nothing_that_was_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["--max-restarts", "1000", "--checkpoint-every", "0.02"];
+    let run = running(folder.path(), &options, "counts");
+    assert_eq!(begin(&run, 2, 0), 0);
+    // xorshift: the moments are different each time all the same.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let mut resizes = 0;
+    for _ in 0..12 {
+        let replicas = 1 + random(4) as usize;
+        let moment = Duration::from_millis(random(80));
+        let victim = random(4) as usize;
+        std::thread::scope(|scope| {
+            let asks = scope.spawn(|| resized(&run, replicas));
+            std::thread::sleep(moment);
+            let lines = run.stdout.lines(&format!("[{victim}] @ restart "));
+            let begun = lines.iter().rev().find(|line| line.contains(" begins at "));
+            if let Some(line) = begun {
+                let pid = line.split(' ').nth(1).unwrap();
+                kill_replica(pid.parse().unwrap());
+            }
+            let ended = asks.join().unwrap();
+            assert!(matches!(ended.code, 0 | 1), "{}", ended.stderr);
+            resizes += usize::from(ended.code == 0);
+        });
+    }
+    assert!(resizes > 0, "not all can fail");
+    // The last generation runs, or comes to run: a run that has another size already says so, and begins at once.
+    until("a resize comes about", || resized(&run, 2).code == 0);
+    run.signal(libc::SIGTERM);
+    let ended = run.finish();
+    assert_eq!(ended.code, 143, "{}", ended.stderr);
+    // Each generation begins with all its ranks at the same count, and never before the one before it.
+    let text = crate::tool::text(&ended.stdout);
+    let mut begins: std::collections::BTreeMap<u64, Vec<u64>> = std::collections::BTreeMap::new();
+    for line in text.lines().filter(|line| line.contains(" begins at ")) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let restart = words[3].trim_end_matches(':').parse().unwrap();
+        begins
+            .entry(restart)
+            .or_default()
+            .push(words[words.len() - 1].parse().unwrap());
+    }
+    let mut before = 0;
+    for (restart, counts) in &begins {
+        assert!(
+            counts.iter().all(|count| *count == counts[0]),
+            "{restart}: {counts:?}"
+        );
+        assert!(
+            counts[0] >= before,
+            "{restart}: {} after {before}",
+            counts[0]
+        );
+        before = counts[0];
+    }
+    assert!(begins.len() > 3, "{begins:?}");
+}

@@ -121,6 +121,15 @@ fn a_stop_while_the_others_are_given_grace_after_a_failure_kills_them_at_once() 
 }
 
 #[test]
+fn a_grace_time_that_no_clock_reaches_is_one_all_the_same() {
+    for grace in ["1e19", "1e12"] {
+        let run = ready(2, &["--grace", grace], GRACEFUL);
+        run.signal(libc::SIGTERM);
+        assert_eq!(run.finish().code, 143);
+    }
+}
+
+#[test]
 fn a_stopped_replica_stops_too() {
     let run = ready(
         2,
