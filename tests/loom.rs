@@ -9,6 +9,8 @@
 mod barrier;
 #[path = "loom/bell.rs"]
 mod bell;
+#[path = "loom/cells.rs"]
+mod cells;
 #[path = "loom/crash.rs"]
 mod crash;
 #[path = "loom/end.rs"]

@@ -54,6 +54,7 @@ fn replica() {
         "open barrier and lag" => open_barrier_and_lag(&replica),
         "caught panic" => caught_panic(&replica),
         "nested" => nested(&replica),
+        "epochs apart" => epochs_apart(&replica),
         "short parameters" => short_parameters(&replica),
         "slow to apply" => slow_to_apply(&replica),
         other => panic!("no case {other}"),
@@ -280,6 +281,40 @@ fn nested(replica: &Replica) {
 #[test]
 fn an_operation_inside_another_one_of_the_same_thread_is_an_error() {
     all_say(&World::with("nested", 2, &soon()).succeed(), "parameters");
+}
+
+/// Every rank steps, but rank 1 in its first epoch and the others outside of epochs.
+fn epochs_apart(replica: &Replica) {
+    let mut exchange = Exchange::builder(8)
+        .policy(fixed())
+        .build(replica)
+        .expect("agreed");
+    let mut parameters = [1.0_f32; 8];
+    // Flags are agreed on here, so that the epoch begins without the others.
+    replica.barrier().expect("all come");
+    let mut epochs = replica.epochs(2).expect("none is running");
+    if replica.rank() == 1 {
+        assert_eq!(epochs.next().expect("two are left").expect("alone"), 0);
+    }
+    let error = exchange
+        .step(Some(&[1.0; 8]), &mut parameters)
+        .expect_err("not the same step");
+    assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    tell(format!("error {error}"));
+}
+
+#[test]
+fn replicas_in_different_epochs_do_not_make_the_same_step() {
+    let ended = World::with("epochs apart", 3, &soon()).succeed();
+    for replica in &ended {
+        let error = replica.one("error");
+        let named = "rank 1 came for step of exchange 0 (8 elements) in epoch 0";
+        assert!(error.contains(named), "{error}");
+        assert!(
+            error.contains("rank 0 came for step of exchange 0 (8 elements),"),
+            "{error}"
+        );
+    }
 }
 
 /// Parameters that end before they say that they do.

@@ -2,7 +2,7 @@
 //!
 //! Little-endian: `gradring` (8 bytes), a version (u32), the state's kind (a text), what the state consists of, and the
 //! CRC-32C (u32) of all bytes before it. A text is its length (u32) and its bytes in UTF-8. What is read is compared or
-//! counted before memory is taken for it, and goes through one buffer of 64 KiB.
+//! counted before memory is taken for it, and goes through one buffer of 64 KiB; long vectors are written from where they lie.
 
 use super::StateError;
 use std::io::{ErrorKind, Read, Write};
@@ -10,6 +10,8 @@ use std::io::{ErrorKind, Read, Write};
 const MAGIC: [u8; 8] = *b"gradring";
 /// Bytes that are written or read at a time.
 const PIECE: usize = 64 << 10;
+/// Bytes that are written at a time where they lie together: few enough to be in a cache still when they are copied.
+const LARGE: usize = 1 << 20;
 /// The most bytes of a text that a message shows.
 const SHOWN: usize = 200;
 
@@ -43,6 +45,13 @@ impl<'a> Writer<'a> {
 
     pub(crate) fn bytes(&mut self, mut bytes: &[u8]) -> Result<(), StateError> {
         while !bytes.is_empty() {
+            if self.buffer.is_empty() && bytes.len() >= PIECE {
+                // Nothing to be gathered: without a copy.
+                let (now, later) = bytes.split_at(bytes.len().min(LARGE));
+                self.pass_on(now)?;
+                bytes = later;
+                continue;
+            }
             let (now, later) = bytes.split_at(bytes.len().min(PIECE - self.buffer.len()));
             self.buffer.extend_from_slice(now);
             bytes = later;
@@ -53,11 +62,18 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), StateError> {
-        self.crc = crc32c::crc32c_append(self.crc, &self.buffer);
-        let written = self.out.write_all(&self.buffer);
-        self.buffer.clear();
+    fn pass_on(&mut self, bytes: &[u8]) -> Result<(), StateError> {
+        self.crc = crc32c::crc32c_append(self.crc, bytes);
+        let written = self.out.write_all(bytes);
         written.map_err(|error| StateError::io(self.state, error))
+    }
+
+    fn flush(&mut self) -> Result<(), StateError> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let passed = self.pass_on(&buffer);
+        buffer.clear();
+        self.buffer = buffer;
+        passed
     }
 
     pub(crate) fn u8(&mut self, x: u8) -> Result<(), StateError> {
@@ -99,6 +115,9 @@ impl<'a> Writer<'a> {
     }
 
     pub(crate) fn floats(&mut self, floats: &[f32]) -> Result<(), StateError> {
+        if cfg!(target_endian = "little") {
+            return self.bytes(bytemuck::cast_slice(floats));
+        }
         let mut room = [0; 1024];
         for few in floats.chunks(room.len() / 4) {
             for (bytes, x) in room.chunks_exact_mut(4).zip(few) {

@@ -1,6 +1,6 @@
 //! What is to be run, and how.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -110,7 +110,8 @@ impl Launch {
 
     /// How long a replica that is asked to stop may take before it is killed; the same on every path. Default 30 s.
     ///
-    /// A checkpoint that is made because of the stop has to fit in.
+    /// A checkpoint that is made because of the stop has to fit in. Whoever goes on when others have ended because all had
+    /// agreed to stop is asked to end after this time, and killed after as much again.
     pub fn grace(mut self, grace: Duration) -> Launch {
         self.grace = grace;
         self
@@ -151,7 +152,8 @@ impl Launch {
     }
 
     /// How often the run may be started again after a failure, from the newest checkpoint, or from scratch where there
-    /// is none. Default 0. A program that cannot be executed is not tried again.
+    /// is none. Default 0. A program that cannot be executed is not tried again. A new generation begins when all that the
+    /// one before wrote is passed on.
     pub fn max_restarts(mut self, restarts: usize) -> Launch {
         self.max_restarts = restarts;
         self
@@ -252,15 +254,15 @@ impl Launch {
         Ok(())
     }
 
-    /// Whether the replicas are told where to keep checkpoints: by this launch, or by the environment that they inherit.
-    pub(super) fn has_checkpoints(&self) -> bool {
-        let given = self.env.iter().rev();
-        let given = given.filter(|(key, _)| key == CHECKPOINT_DIRECTORY);
-        match given.map(|(_, value)| value.as_os_str()).next() {
-            Some(directory) => directory != OsStr::new(""),
-            None => std::env::var_os(CHECKPOINT_DIRECTORY)
-                .is_some_and(|directory| !directory.is_empty()),
-        }
+    /// Where the replicas are told to keep checkpoints: by this launch, or by the environment that they inherit.
+    pub(super) fn directory(&self) -> Option<PathBuf> {
+        let mut given = self.env.iter().rev();
+        let given = given.find(|(key, _)| key == CHECKPOINT_DIRECTORY);
+        let directory = match given {
+            Some((_, directory)) => directory.clone(),
+            None => std::env::var_os(CHECKPOINT_DIRECTORY)?,
+        };
+        (!directory.is_empty()).then(|| directory.into())
     }
 }
 
@@ -328,12 +330,8 @@ mod tests {
 
     #[test]
     fn an_empty_directory_is_no_checkpoint_directory() {
-        assert!(
-            Launch::new("true")
-                .checkpoint_directory("d")
-                .has_checkpoints()
-        );
         let launch = Launch::new("true").checkpoint_directory("d");
-        assert!(!launch.env(CHECKPOINT_DIRECTORY, "").has_checkpoints());
+        assert_eq!(launch.directory(), Some("d".into()));
+        assert_eq!(launch.env(CHECKPOINT_DIRECTORY, "").directory(), None);
     }
 }

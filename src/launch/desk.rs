@@ -49,7 +49,7 @@ impl Desk {
         let control = match Control::open() {
             Ok(control) => Some(control),
             Err(error) => {
-                if launch.has_checkpoints() {
+                if launch.directory().is_some() {
                     plan.say(format!("this run cannot be resized: its socket: {error}"));
                 }
                 None
@@ -58,7 +58,7 @@ impl Desk {
         Desk {
             control,
             timeout: launch.resize_timeout,
-            has_checkpoints: launch.has_checkpoints(),
+            has_checkpoints: launch.directory().is_some(),
             ring_capacity: launch.ring_capacity,
             cells: launch.cells,
             state: State::Idle,
@@ -197,14 +197,21 @@ impl Desk {
     }
 
     /// Every replica has ended well.
-    pub(super) fn done(&mut self, plan: &Plan) {
-        if let State::Trial { client, .. } = std::mem::replace(&mut self.state, State::Idle) {
-            let line = format!("the run has ended well with {}", Replicas(plan.replicas));
-            if let Some(client) = client {
+    pub(super) fn done(&mut self) {
+        match std::mem::replace(&mut self.state, State::Idle) {
+            State::Asked { client, .. } => client.tell(
+                Word::Failed,
+                "the run came to its end before the replicas had agreed",
+            ),
+            State::Trial {
+                to,
+                client: Some(client),
+            } => {
+                let line = format!("the run has come to its end with {}", Replicas(to));
                 client.tell(Word::Done, &line);
             }
+            State::Idle | State::TakenBack { .. } | State::Trial { client: None, .. } => {}
         }
-        self.failed("the run came to its end before the replicas had agreed");
     }
 
     /// Nothing comes of a resize in hand.

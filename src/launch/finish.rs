@@ -54,12 +54,14 @@ impl Generation<'_> {
         self.lifeline = None;
         self.processes.finish();
         self.output.finish();
-        let limit = match (hurry, watch.heeded) {
+        // A stop that came a moment ago counts now; only a later one can be waited for.
+        let asked = self.stopper.asked();
+        let limit = match (hurry || asked > watch.heeded, watch.heeded) {
             (true, _) => Some(HURRY),
             (false, 0) => None,
             (false, _) => Some(self.grace),
         };
-        self.wait_for(Output::done, limit, self.stopper.asked());
+        self.wait_for(Output::done, limit, asked);
         if goes_on {
             return None;
         }
@@ -124,7 +126,7 @@ impl Generation<'_> {
         let is_stopped = self.stopper.asked() > 0 || stop.is_some();
         let line = match end {
             End::Done => {
-                desk.done(plan);
+                desk.done();
                 return false;
             }
             _ if is_stopped => {

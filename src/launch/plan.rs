@@ -1,6 +1,7 @@
 //! Which generation comes next, and why.
 
 use std::fmt::Display;
+use std::path::PathBuf;
 
 use super::builder::Launch;
 
@@ -15,7 +16,8 @@ pub(super) struct Plan {
     pub(super) restarts: usize,
     pub(super) max_restarts: usize,
     on_restart: Option<usize>,
-    has_checkpoints: bool,
+    /// Where the replicas keep their checkpoints.
+    directory: Option<PathBuf>,
     trial: Option<Trial>,
     /// What is to be said as soon as there is somebody to say it.
     unsaid: Vec<String>,
@@ -46,7 +48,7 @@ impl Plan {
             restarts: 0,
             max_restarts: launch.max_restarts,
             on_restart: launch.resize_on_restart,
-            has_checkpoints: launch.has_checkpoints(),
+            directory: launch.directory(),
             trial: None,
             unsaid: Vec::new(),
         }
@@ -65,10 +67,9 @@ impl Plan {
             from,
             until: Until::Started,
         });
-        let source = if self.has_checkpoints {
-            "from the newest checkpoint"
-        } else {
-            "from scratch, as there is no checkpoint directory"
+        let source = match &self.directory {
+            Some(directory) => format!("from the newest checkpoint in {}", directory.display()),
+            None => "from scratch, as there is no checkpoint directory".to_owned(),
         };
         Some(format!(
             "{why}; restart {} of {} begins, with {}, {source}",
@@ -114,10 +115,9 @@ impl Plan {
         let trial = self.trial.take()?;
         let to = self.replicas;
         self.replicas = trial.from;
-        let from = if self.has_checkpoints {
-            " from the same checkpoint"
-        } else {
-            ""
+        let from = match self.directory {
+            Some(_) => " from the same checkpoint",
+            None => "",
         };
         Some(format!(
             "the run does not go on with {} ({why}): back to {}{from}",
@@ -165,8 +165,7 @@ mod tests {
     fn restarts_are_counted_and_come_to_an_end() {
         let mut plan = plan(2, None);
         let line = plan.restart(&"rank 1 failed").unwrap();
-        let expected =
-            "rank 1 failed; restart 1 of 2 begins, with 2 replicas, from the newest checkpoint";
+        let expected = "rank 1 failed; restart 1 of 2 begins, with 2 replicas, from the newest checkpoint in d";
         assert_eq!(line, expected);
         assert!(plan.restart(&"again").is_some());
         assert!(plan.restart(&"and again").is_none());

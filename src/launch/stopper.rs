@@ -8,7 +8,8 @@ use super::event::Event;
 
 /// Asks a run to stop; made by [`Launch::stopper`](super::Launch::stopper), cloned and sent at will.
 ///
-/// The first [`stop`](Self::stop) forwards its signal to every replica and lets the grace time run; a second one kills
+/// The first [`stop`](Self::stop) forwards its signal to every replica (those that look at stops agree, finish the step and
+/// make a checkpoint) and lets the grace time run; no new generation begins from then on. A second one kills
 /// them at once, and so does the first one while the run is ending because of a failure. (Only a second one that is not
 /// `SIGINT` and comes within a quarter of a second is taken for an echo: `timeout` sends its signal twice.) After the run
 /// it does nothing.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// A kind with everything that replicas must agree on.
 #[derive(Clone, Debug)]
-pub(super) struct Form {
+pub struct Form {
     pub(super) shape: Shape,
     /// Of a histogram.
     pub(super) edges: Option<Arc<[f64]>>,
@@ -72,7 +72,7 @@ impl std::fmt::Display for Form {
 
 /// The content itself. Counts are wider here than they may be in the end, so that no order of adding overflows.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Content {
+pub enum Content {
     Count(i128),
     Sum(Box<Exact>),
     Mean(i128, Box<Exact>),
@@ -85,7 +85,7 @@ pub(super) enum Content {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Histogram {
+pub struct Histogram {
     pub(super) edges: Arc<[f64]>,
     /// One more than edges, and the last one of NaN.
     pub(super) counts: Vec<i128>,

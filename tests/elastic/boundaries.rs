@@ -2,6 +2,7 @@
 
 use crate::harness::{Generation, elastic};
 use crate::seen::{Seen, exactly_once};
+use gradring::checkpoint::Value;
 use gradring::progress::Sampler;
 use gradring::{Flags, Replica};
 
@@ -23,6 +24,7 @@ fn body(generation: &Generation, places: usize) -> usize {
     let mut places = Places(places);
     let replica = Replica::join().unwrap();
     let seen = Seen::of(&replica);
+    let ends = replica.keep_value(Value::shared("ends", 0_u64)).unwrap();
     let mut run = |name: String, samples: usize| {
         let sampler = Sampler::new(samples).global_batch(3).shuffled(4);
         let batches = replica.batches(&name, sampler).unwrap();
@@ -41,7 +43,10 @@ fn body(generation: &Generation, places: usize) -> usize {
         run(format!("a{epoch}"), 7);
         run(format!("b{epoch}"), 0);
         run(format!("c{epoch}"), 6);
+        // After the last loop: not done again.
+        *ends.lock().unwrap() += 1;
     }
+    assert_eq!(*ends.lock().unwrap(), 2);
     run("after".to_owned(), 5);
     seen.tell(generation);
     0

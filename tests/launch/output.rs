@@ -128,10 +128,11 @@ fn nobody_reading_the_output_does_not_hold_up_the_replicas() {
 
 /// A launcher whose standard output is a pipe that nobody reads yet, full: rank 0 writes into it for ever. And the pids of
 /// both ranks.
-fn full() -> (std::process::Child, std::io::PipeReader, [String; 2]) {
+fn full(options: &[&str]) -> (std::process::Child, std::io::PipeReader, [String; 2]) {
     let script = "echo $$ >&2; [ $RANK = 0 ] && exec yes; exec sleep 1000";
     let mut command = gradring();
-    command.args(["run", "-n", "2", "--", "/bin/sh", "-c", script]);
+    command.args(["run", "-n", "2"]).args(options);
+    command.args(["--", "/bin/sh", "-c", script]);
     let (reader, writer) = std::io::pipe().unwrap();
     command
         .stdin(Stdio::null())
@@ -163,7 +164,7 @@ fn full() -> (std::process::Child, std::io::PipeReader, [String; 2]) {
 
 #[test]
 fn a_full_standard_output_does_not_stop_the_watch() {
-    let (mut child, mut reader, pids) = full();
+    let (mut child, mut reader, pids) = full(&[]);
     crate::tool::kill(pids[1].parse().unwrap(), libc::SIGKILL);
     until("rank 0 is stopped because rank 1 was killed", || {
         !lives(&pids[0])
@@ -176,7 +177,7 @@ fn a_full_standard_output_does_not_stop_the_watch() {
 
 #[test]
 fn a_full_standard_output_does_not_stop_a_second_ctrl_c() {
-    let (mut child, _reader, pids) = full();
+    let (mut child, _reader, pids) = full(&[]);
     crate::tool::kill(child.id(), libc::SIGINT);
     until("both are stopped", || !lives(&pids[0]) && !lives(&pids[1]));
     crate::tool::kill(child.id(), libc::SIGINT);
@@ -186,6 +187,20 @@ fn a_full_standard_output_does_not_stop_a_second_ctrl_c() {
         status.is_some()
     });
     assert_eq!(status.unwrap().code(), Some(130));
+}
+
+#[test]
+fn a_full_standard_output_does_not_stop_a_ctrl_c_between_two_generations() {
+    let (mut child, _reader, pids) = full(&["--max-restarts", "5"]);
+    crate::tool::kill(pids[1].parse().unwrap(), libc::SIGKILL);
+    // Announced, and not begun: what the first generation wrote comes first.
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    assert!(lines.any(|line| line.unwrap().contains("restart 1 of 5 begins")));
+    crate::tool::kill(child.id(), libc::SIGINT);
+    let rest: Vec<String> = lines.map(|line| line.unwrap()).collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
+    let expected = "gradring: stopped by SIGINT after ";
+    assert!(rest[0].starts_with(expected), "{rest:?}");
 }
 
 #[test]

@@ -87,7 +87,9 @@ fn the_replicas_know_where_how_often_and_how_many_checkpoints_are_kept() {
     assert_eq!(ended.sorted(), expected);
     says(
         &ended,
-        "; restart 1 of 1 begins, with 2 replicas, from the newest checkpoint\n",
+        &format!(
+            "; restart 1 of 1 begins, with 2 replicas, from the newest checkpoint in {folder}\n"
+        ),
     );
 }
 
