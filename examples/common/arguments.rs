@@ -499,6 +499,26 @@ mod tests {
     }
 
     #[test]
+    fn checkpoints_are_where_and_as_often_as_it_was_said() {
+        let parsed = parse("--checkpoint-dir d --checkpoint-every=0.5 --max-restarts 3")
+            .expect("all of them");
+        assert_eq!(parsed.checkpoint_directory, Some(PathBuf::from("d")));
+        assert_eq!(parsed.checkpoint_every, Some(Duration::from_millis(500)));
+        assert_eq!(parsed.max_restarts, Some(3));
+        for (line, reason) in [
+            ("--checkpoint-every 1", "needs --checkpoint-dir"),
+            ("--checkpoint-dir=", "expected a directory"),
+            ("--checkpoint-dir", "needs a value"),
+            ("--checkpoint-every 0", "above 0"),
+            ("--checkpoint-every 1e99", "above 0"),
+            ("--max-restarts -1", "a whole number"),
+        ] {
+            let said = refusal(line);
+            assert!(said.contains(reason), "{line}: {said}");
+        }
+    }
+
+    #[test]
     fn the_rate_follows_from_what_is_sent_unless_it_is_given() {
         let rate = |line: &str| parse(line).expect(line).rate(&JOB, 4);
         assert_eq!(rate(""), 0.2);

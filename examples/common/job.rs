@@ -139,7 +139,7 @@ fn as_parent(job: &Job, arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     if outcome.code != 0 {
         if outcome.stopped_by.is_some() {
-            eprintln!("{}: {}", job.name, resume::way_on(arguments));
+            eprintln!("{}: {}", job.name, resume::way_on(arguments, &outcome));
         }
         return Ok(ExitCode::from(outcome.code));
     }

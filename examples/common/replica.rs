@@ -56,7 +56,8 @@ pub(crate) fn train(
     let mut room = model.workspace();
     for epoch in replica.epochs(schedule.epochs)? {
         let epoch = epoch?;
-        // What stands here runs again after a restart in this epoch, and must do no harm then.
+        // What stands before a data loop runs again after a restart in this epoch, and must do no harm then. (This is for
+        // Deeplearning4j's defaults: with them nothing is carried from one epoch to the next.)
         if sending.forgets() && course.lock()?.samples == epoch * schedule.samples as u64 {
             *exchange.lock()? = sending.exchange(job, elements, replica)?;
         }

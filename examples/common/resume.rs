@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use gradring::Replica;
 use gradring::checkpoint::Value;
+use gradring::launch::{How, Outcome};
 use gradring::replica::CHECKPOINT_DIRECTORY;
 
 use super::arguments::{ArgumentError, Arguments};
@@ -63,16 +64,21 @@ pub(crate) fn tell(
 }
 
 /// How a run that was stopped can go on.
-pub(crate) fn way_on(arguments: &Arguments) -> String {
+pub(crate) fn way_on(arguments: &Arguments, outcome: &Outcome) -> String {
     let inherited = || env::var_os(CHECKPOINT_DIRECTORY).filter(|path| !path.is_empty());
     let directory = arguments.checkpoint_directory.clone();
-    match directory.or_else(|| inherited().map(PathBuf::from)) {
-        Some(directory) => format!(
-            "stopped; the same command goes on from the newest checkpoint in {}",
-            directory.display()
-        ),
-        None => "stopped, and nothing of it is kept; with --checkpoint-dir DIR the same command would go on where it \
-                 was"
-            .to_owned(),
+    let Some(directory) = directory.or_else(|| inherited().map(PathBuf::from)) else {
+        return "stopped, and nothing of it is kept; with --checkpoint-dir DIR it would go on where it was".to_owned();
+    };
+    let directory = directory.display();
+    // Those that end by agreement have all made a checkpoint before.
+    let mut ends = outcome.ranks.iter();
+    if ends.any(|end| end.how == How::StoppedByAgreement) {
+        format!("stopped; the same command goes on from the checkpoint just made in {directory}")
+    } else {
+        format!(
+            "stopped before it could make a checkpoint; the same command goes on from the newest in {directory}, or \
+             begins anew where there is none"
+        )
     }
 }

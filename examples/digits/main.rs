@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release --example digits
 //! cargo run --release --example digits -- -n 4 --json
+//! cargo run --release --example digits -- --checkpoint-dir checkpoints      # Ctrl-C, and again: it goes on
 //! gradring run -n 4 -- target/release/examples/digits
 //! ```
 //!

@@ -3,7 +3,7 @@
 //! ```text
 //! cargo run --release --example mnist
 //! cargo run --release --example mnist -- -n 4 --data ~/mnist
-//! gradring run -n 4 -- target/release/examples/mnist
+//! gradring run -n 4 --checkpoint-dir checkpoints --max-restarts 3 -- target/release/examples/mnist
 //! ```
 //!
 //! Without `--data` it takes the 10,000 digits in `examples/data`. The trainer itself is in
