@@ -56,8 +56,8 @@ impl Replica {
     /// # Errors
     /// [`Error::NotSaved`] if any replica could not write its part or was not ready (a guard is held, a step is open, an
     /// asynchronous exchange has not settled); [`Error::Disagreement`] if replicas keep different states. All replicas have the
-    /// same error, the checkpoints before are as they were, and the run goes on. [`Error::StepOpen`] where a step in parts of
-    /// this replica is open; what ended the run.
+    /// same error, the checkpoints before are as they were, and the run goes on. [`Error::StepOpen`] where a part of an open
+    /// step is with the others already: for them this is another operation. What ended the run.
     pub fn checkpoint(&self) -> Result<Option<Saved>, Error> {
         let shared = self.shared();
         let registry = shared.attached::<Registry>();

@@ -42,6 +42,8 @@ pub(crate) struct Engine {
     pub(crate) exchanges: u16,
     /// Whether a step in parts has begun: until it is finished no other operation may be entered.
     step_open: bool,
+    /// Whether the others have been told of it.
+    step_entered: bool,
     /// The flags that all ranks have agreed on so far.
     pub(crate) agreed: u8,
     /// How many operations have ended in which all ranks' flags were seen.
@@ -183,6 +185,7 @@ impl Shared {
             open: None,
             exchanges: 0,
             step_open: false,
+            step_entered: false,
             agreed: 0,
             agreements: 0,
             asked: 0,
@@ -559,7 +562,9 @@ impl Shared {
         self.finish_open(engine)?;
         let wait = self.wait(operation, engine.number + 1);
         self.check_poison(&wait)?;
-        if engine.step_open {
+        // A checkpoint is refused on all ranks alike, as long as the others can be told why.
+        let tells_why = operation.kind == Kind::Checkpoint && !engine.step_entered;
+        if engine.step_open && !tells_why {
             return Err(Error::StepOpen);
         }
         Ok(wait)
@@ -607,6 +612,7 @@ impl Shared {
     ) -> Result<Wait<'_>, Error> {
         let wait = self.wait(operation, engine.number + 1);
         self.check_poison(&wait)?;
+        engine.step_entered = true;
         self.enter_now(engine, wait);
         Ok(wait)
     }
@@ -614,6 +620,7 @@ impl Shared {
     /// Lets other operations be entered again.
     pub(crate) fn close_step(&self, engine: &mut Engine) {
         engine.step_open = false;
+        engine.step_entered = false;
     }
 
     /// Adds what a step did to this rank's counters.

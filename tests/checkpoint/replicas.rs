@@ -72,9 +72,19 @@ pub(crate) fn replica(words: &[&str]) {
             let (fails, whose) = (words[1] == "failing" && rank == 1, Whose::Replica);
             let failing = replica.keep(Failing { fails, whose }).expect("kept");
             outcome("before", &replica.resumed());
-            let guard = (words[1] == "held" && rank == 1).then(|| common.lock().expect("free"));
+            let is = |how| words[1] == how && rank == 1;
+            let streamed = Exchange::builder(8).name("streamed").streamed();
+            let mut streamed = streamed.build(&replica).expect("agreed");
+            let mut sums = replica.accumulator("sums").expect("room");
+            let guard = is("held").then(|| common.lock().expect("free"));
+            // All come to it, and rank 1 does not leave it.
+            let mut block = Some(sums.synchronized().expect("all come"));
+            if !is("block") {
+                block = None;
+            }
+            let open = is("open").then(|| streamed.begin().expect("none is open"));
             outcome("first", &replica.checkpoint());
-            drop(guard);
+            drop((guard, open, block));
             failing.lock().expect("free").fails = false;
             outcome("second", &replica.checkpoint());
         }
@@ -211,7 +221,12 @@ fn replicas_that_keep_different_states_have_the_same_error() {
 
 #[test]
 fn what_one_replica_cannot_do_is_the_same_error_on_all_and_the_run_goes_on() {
-    for (how, expected) in [("held", "rank 1"), ("failing", "it does not want to")] {
+    for (how, expected) in [
+        ("held", "a guard of it is held"),
+        ("open", "a step in parts is open"),
+        ("block", "synchronized"),
+        ("failing", "it does not want to"),
+    ] {
         let folder = tempfile::tempdir().expect("a folder");
         let ended = world(&format!("refuse {how}"), 3, folder.path()).succeed();
         let error = same(&ended, "first error");
