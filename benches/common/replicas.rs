@@ -14,13 +14,22 @@ const TASK: &str = "GRADRING_BENCH_TASK";
 
 /// Starts this program as replicas, which do `task`, and gives rank 0's rows. Ends the bench where they fail.
 pub fn launch(world_size: usize, task: &str) -> Vec<Vec<f64>> {
+    launch_with(world_size, task, |launch| launch)
+}
+
+/// As [`launch`], with more settings.
+pub fn launch_with(
+    world_size: usize,
+    task: &str,
+    settings: impl FnOnce(Launch) -> Launch,
+) -> Vec<Vec<f64>> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("result");
-    let outcome = Launch::this_program()
+    let launch = Launch::this_program()
         .replicas(world_size)
         .env(TASK, task)
-        .env(RESULT, &file)
-        .run();
+        .env(RESULT, &file);
+    let outcome = settings(launch).run();
     match outcome {
         Ok(outcome) if outcome.code == 0 => {}
         other => {

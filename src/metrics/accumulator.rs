@@ -96,15 +96,18 @@ struct Known {
 /// The name is given by the user, and so an accumulator may be made anywhere: outside of epochs, in an epoch, in a data loop,
 /// in any order. Replicas need not all have all of them; those that synchronize one must all do so. Of one name there is one
 /// at a time ([`Error::Duplicate`]); a dropped one goes on where the next one of its name is made, with what was pending.
-/// It is used by one thread, the one that made it, and keeps the replica in the run as an exchange does.
+/// It is used by one thread, the one that made it, and keeps the replica in the run as an exchange does. A forked child must
+/// not add: it would add to its parent's.
 ///
 /// # Restarts
 /// All accumulators are part of every [checkpoint](Replica::checkpoint), which merges what is pending first, so nothing is
-/// lost when the number of replicas changes. After a restart in an epoch the program runs from the top of that epoch again,
+/// lost when the number of replicas changes. (Where one is made, either all replicas have accumulators or none.) After a restart in an epoch the program runs from the top of that epoch again,
 /// but data loops that are over are skipped. A synchronization outside of data loops that had happened before returns what it
 /// returned then, without communication, and drops what was added for it, for it has been counted ([`Synchronized::replayed`]
 /// tells). So the code just before an epoch and just before a data loop must do no harm when it runs twice, and must come to
-/// the same synchronizations ([`Error::Replay`]). A synchronization inside a data loop is never repeated.
+/// the same synchronizations ([`Error::Replay`]). A synchronization inside a data loop is never repeated. What the others
+/// gave is kept until their epoch is over; outside of epochs it is kept for good, so a program that synchronizes often does
+/// so in epochs or data loops.
 ///
 /// # What does not compile
 /// What AdaptDL's accumulator refuses when it happens:

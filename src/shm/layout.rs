@@ -275,6 +275,11 @@ pub const HASH: u64 = fnv1a(&[
     offset_of!(Reason, words) as u64,
     RING_TAIL as u64,
     RING_CURSORS as u64,
+    cells::COMMON[0] as u64,
+    cells::COMMON[1] as u64,
+    cells::COMMON[2] as u64,
+    cells::COMMON[3] as u64,
+    cells::COMMON[4] as u64,
 ]);
 
 /// FNV-1a over the bytes of the values, with 64 bits.

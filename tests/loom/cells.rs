@@ -181,12 +181,12 @@ fn a_display() {
 
 #[test]
 fn ranks_read_what_all_have_added_while_the_quick_ones_add_again() {
-    check_reaching(2, &[ALL_PASSED, SOME_MISSED], || two_ranks(TWO, 1));
+    check_reaching(4, &[ALL_PASSED, SOME_MISSED], || two_ranks(TWO, 2));
 }
 
 #[test]
 fn a_replayed_synchronization_takes_no_turn_of_the_buffers() {
-    check_reaching(2, &[ALL_PASSED, SOME_MISSED], || two_ranks(THREE, 1));
+    check_reaching(4, &[ALL_PASSED, SOME_MISSED], || two_ranks(THREE, 2));
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn arrivals_without_ordering_are_noticed() {
 
 #[test]
 fn a_display_sees_whole_entries_or_none() {
-    check_reaching(3, &[ONE_KEY, TWO_KEYS], a_display);
+    check_reaching(4, &[ONE_KEY, TWO_KEYS], a_display);
 }
 
 #[test]

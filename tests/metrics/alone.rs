@@ -20,7 +20,7 @@ fn what_is_added_is_there_after_the_synchronization() {
     a.add("sums", &[1.0, 2.0][..]).unwrap();
     a.add("sums", [0.5, 0.5]).unwrap();
     a.add("counts", vec![1_u64, 2, 3]).unwrap();
-    a.sub("counts", &[1, 1, 1]).unwrap();
+    a.sub("counts", [1, 1, 1]).unwrap();
     a.extend([("d", 1), ("d", 2)]).unwrap();
     let mut all = a.synchronized().unwrap();
     assert_eq!(all.sum("sum").unwrap(), 1.25);
@@ -385,6 +385,6 @@ fn vectors_do_not_follow_what_the_caller_does_with_them() {
     mine[0] = 100.0;
     let given = a.synchronized().unwrap().sums("v").unwrap();
     a.add("v", [1.0, 1.0]).unwrap();
-    a.synchronized().unwrap();
+    drop(a.synchronized().unwrap());
     assert_eq!(given, [1.0, 2.0]);
 }

@@ -37,7 +37,7 @@ fn shuffle(values: &mut [f64], seed: u64) {
     }
 }
 
-pub fn replica(seed: &str, replica: &Replica) {
+pub(crate) fn replica(seed: &str, replica: &Replica) {
     let seed: u64 = seed.parse().expect("a number");
     let mut a = replica.accumulator("sums").expect("is new");
     let cases = cases();

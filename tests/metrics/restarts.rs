@@ -47,7 +47,7 @@ fn count_samples(replica: &Replica, a: &Accumulator, name: &str, samples: usize)
     }
 }
 
-pub fn replica(case: &str, replica: &Replica) {
+pub(crate) fn replica(case: &str, replica: &Replica) {
     let (rank, n, run) = (
         replica.rank() as i64,
         replica.world_size() as i64,
@@ -196,7 +196,7 @@ pub fn replica(case: &str, replica: &Replica) {
             let mut a = replica.accumulator("a").unwrap();
             a.add("n", 1).unwrap();
             if run == 0 {
-                a.synchronized().unwrap();
+                drop(a.synchronized().unwrap());
                 a.add("n", 10).unwrap();
             }
             let second = a.synchronized().map(|all| all.count("n").unwrap());
@@ -269,7 +269,7 @@ pub fn replica(case: &str, replica: &Replica) {
                 for batch in replica.batches("loop", sampler).unwrap() {
                     let mut a = replica.accumulator("made in a loop").unwrap();
                     a.add("n", batch.unwrap().indices().len()).unwrap();
-                    a.synchronized().unwrap();
+                    drop(a.synchronized().unwrap());
                 }
             }
             let mut a = replica.accumulator("made in a loop").unwrap();
@@ -288,7 +288,7 @@ pub fn replica(case: &str, replica: &Replica) {
                         save();
                     }
                 }
-                a.synchronized().unwrap();
+                drop(a.synchronized().unwrap());
                 if run == 0 && epoch == 2 {
                     return;
                 }

@@ -24,7 +24,7 @@ fn values(all: &[(usize, &str)]) -> Vec<(usize, String)> {
         .collect()
 }
 
-pub fn replica(case: &str, replica: &Replica) {
+pub(crate) fn replica(case: &str, replica: &Replica) {
     let (rank, world_size) = (replica.rank(), replica.world_size());
     let (r, n) = (rank as i64, world_size as i64);
     let mut a = replica.accumulator("a").expect("is new");
@@ -94,7 +94,7 @@ pub fn replica(case: &str, replica: &Replica) {
             assert_eq!(all.sum("loss").unwrap(), (n - 1) as f64 + 2.0);
         }
         "other shapes" => {
-            a.add("v", &vec![1.0; 2 + rank % 2]).unwrap();
+            a.add("v", vec![1.0; 2 + rank % 2]).unwrap();
             let (what, field, found) = disagreement(a.synchronized().map(drop));
             assert_eq!((&*what, &*field), ("accumulator a", "key v"));
             let all = [
@@ -178,7 +178,7 @@ pub fn replica(case: &str, replica: &Replica) {
                 replica.barrier()
             };
             assert!(matches!(error, Err(Error::Mismatch { .. })), "{error:?}");
-            a.synchronized().expect("the run goes on");
+            drop(a.synchronized().expect("the run goes on"));
         }
         "one exits" => {
             if rank == 1 {

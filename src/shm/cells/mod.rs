@@ -48,6 +48,16 @@ const HEAD_WORDS: usize = 16;
 /// Words of an entry.
 const ENTRY_WORDS: usize = 8 + TEXT_WORDS;
 
+/// What two builds must have in common to read each other's cells.
+#[cfg(not(loom))]
+pub(super) const COMMON: [usize; 5] = [
+    HEAD_WORDS,
+    ENTRY_WORDS,
+    CELL_WORDS,
+    MIRROR_WORDS,
+    SUM_WORDS,
+];
+
 /// Entries of the directory: one for each cell, and some for accumulators.
 const fn entries(cells: usize) -> usize {
     cells + cells / 4 + if cfg!(loom) { 1 } else { 4 }
