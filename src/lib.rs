@@ -42,4 +42,6 @@ pub use launch::Launch;
 #[cfg(not(loom))]
 pub use metrics::{Accumulator, Synchronized};
 #[cfg(not(loom))]
+pub use progress::{Batch, Batches, Epochs, Sampler};
+#[cfg(not(loom))]
 pub use replica::{Error, Flags, Replica, Stop, op};

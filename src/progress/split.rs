@@ -147,7 +147,7 @@ mod tests {
             together in 1..30_u64,
             begun in prop::collection::vec(0..12_u64, 1..6),
         ) {
-            let before = Positions::of(Vec::from([3.min(samples)..9.min(samples)]));
+            let before = Positions::of(vec![9.min(samples)..5.min(samples), 3.min(samples)..9.min(samples)]);
             let split = Split::new(samples, before.clone(), together, begun.len());
             let mut pieces = before.ranges().to_vec();
             for (rank, begun) in begun.iter().enumerate() {
