@@ -1,11 +1,11 @@
 //! A running run gets another size.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use gradring::launch::{ResizeError, resize, runs};
 
 use crate::joined::{self, all_run};
-use crate::tool::{Ended, Gate, Running, gradring, kill, lives, start, until};
+use crate::tool::{Ended, Gate, Running, gradring, kill, lives, start, text, until};
 
 /// A run whose replicas may be resized, as soon as all run.
 fn running(replicas: usize, options: &[&str], case: &str) -> (Running, tempfile::TempDir) {
@@ -385,6 +385,61 @@ fn a_stop_between_the_two_sizes_ends_the_run() {
     let expected = "gradring: stopped by SIGTERM after ";
     assert!(ended.stderr.contains(expected), "{}", ended.stderr);
     assert_eq!(asked.finish().code, 1);
+}
+
+/// Runs a script where no other run is seen, with a folder as `$1`.
+fn in_own_network(script: &str) -> Option<(i32, String)> {
+    let folder = tempfile::tempdir().unwrap();
+    for options in [&["-n"][..], &["-Urn"]] {
+        let unshare = |script: &str| {
+            let mut command = Command::new("unshare");
+            command.args(options).args(["/bin/sh", "-c", script]);
+            command
+                .arg(env!("CARGO_BIN_EXE_gradring"))
+                .arg(folder.path());
+            command.stdin(Stdio::null()).output()
+        };
+        if unshare("exit 0").is_ok_and(|output| output.status.success()) {
+            let output = unshare(script).unwrap();
+            return Some((
+                output.status.code().unwrap_or(-1),
+                text(&output.stderr).to_owned(),
+            ));
+        }
+    }
+    assert!(
+        std::env::var_os("GRADRING_REQUIRE_NAMESPACES").is_none_or(|value| value != "1"),
+        "unshare -n is not possible here, and was said to be"
+    );
+    println!("NOT RUN: unshare -n is not possible here");
+    None
+}
+
+#[test]
+fn the_only_run_needs_no_name() {
+    let script = r#"
+        "$0" resize 2 && exit 2
+        mkfifo "$1/pipe" || exit 3
+        "$0" run -n 1 --checkpoint-dir "$1" -- sh -c 'echo ready; exec sleep 1000' >"$1/pipe" &
+        read -r _ <"$1/pipe"
+        "$0" resize 1
+        code=$?
+        kill $!
+        wait $!
+        exit $code
+    "#;
+    let Some((code, said)) = in_own_network(script) else {
+        return;
+    };
+    assert_eq!(code, 0, "{said}");
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(
+        lines[..2],
+        [
+            "gradring: no run of this user is found on this machine",
+            "gradring: the run has 1 replica already"
+        ]
+    );
 }
 
 #[test]
