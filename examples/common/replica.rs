@@ -145,7 +145,7 @@ pub(crate) fn train(
     // So that the same command with more epochs goes on from here. It comes before the last sums: a synchronization that
     // a checkpoint knows of would give that run what it gave this one.
     replica.checkpoint()?;
-    let hash = parameter_hash(&*parameters.lock()?);
+    let hash = parameter_hash(&parameters.lock()?);
     let hashes = replica.all_gather(bytemuck::bytes_of(&hash))?;
     let all = work.synchronized()?;
     let course = course.lock()?;

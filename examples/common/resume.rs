@@ -16,7 +16,8 @@ use super::trained::Course;
 
 /// Ends the run if the checkpoint that it would go on from is of another one: its numbers would be of neither.
 ///
-/// The number of replicas, of epochs, the rate, and what is sent may be others than they were.
+/// The numbers of replicas and of epochs and the rate may be others than they were, and so may what is sent, but for the
+/// policy: the exchange sees to that itself.
 pub(crate) fn refuse_another_run(
     job: &Job,
     arguments: &Arguments,
