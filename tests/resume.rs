@@ -7,8 +7,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use random::Random;
 use serde_json::Value;
-use std::fs;
+use std::fs::{self, File};
 use std::io::Read;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -53,6 +54,25 @@ struct Ended {
 
 impl Run {
     fn start(words: &str, checkpoints: Option<&Path>) -> Self {
+        Self::start_with(words, checkpoints, Stdio::piped())
+    }
+
+    /// On a terminal, where it draws a bar.
+    fn start_on_terminal(words: &str, checkpoints: Option<&Path>) -> Self {
+        let (mut end, mut terminal) = (0, 0);
+        let none = std::ptr::null_mut();
+        // SAFETY: both are valid for writes; null asks for no name and for the defaults.
+        let opened =
+            unsafe { libc::openpty(&mut end, &mut terminal, none, none.cast(), none.cast()) };
+        assert_eq!(opened, 0, "a terminal");
+        // SAFETY: just opened, and nobody else's.
+        let (end, terminal) = unsafe { (File::from_raw_fd(end), OwnedFd::from_raw_fd(terminal)) };
+        let mut run = Self::start_with(words, checkpoints, terminal.into());
+        run.err = Some(read(end));
+        run
+    }
+
+    fn start_with(words: &str, checkpoints: Option<&Path>, err: Stdio) -> Self {
         let mut words = words.split_whitespace();
         let name = words.next().expect("the example's name");
         let test = std::env::current_exe().expect("this program has a path");
@@ -71,7 +91,7 @@ impl Run {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+            .stderr(err);
         let goes_along = || Ok(set_pdeathsig(Signal::SIGKILL)?);
         // SAFETY: one system call between fork and exec.
         unsafe { command.pre_exec(goes_along) };
@@ -163,9 +183,13 @@ impl Drop for Run {
 
 fn read(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
     thread::spawn(move || {
-        let mut text = String::new();
-        from.read_to_string(&mut text).expect("UTF-8");
-        text
+        let mut all = Vec::new();
+        let mut some = [0; 4096];
+        // A terminal that nobody has open any more ends with an error.
+        while let Ok(length @ 1..) = from.read(&mut some) {
+            all.extend_from_slice(&some[..length]);
+        }
+        String::from_utf8_lossy(&all).into_owned()
     })
 }
 
@@ -362,4 +386,21 @@ fn without_a_directory_a_stopped_run_says_that_nothing_is_kept() {
     let ended = run.end();
     assert_eq!(ended.code, 130, "{}{}", ended.out, ended.err);
     assert!(ended.err.contains("nothing of it is kept"), "{}", ended.err);
+}
+
+#[test]
+fn ctrl_c_at_a_terminal_stops_in_order_too() {
+    let words = "digits -n 2 --epochs 40";
+    let never = run(words, None);
+    let (_removed, directory) = directory();
+    let often = format!("{words} --checkpoint-every 0.02");
+    let mut run = Run::start_on_terminal(&often, Some(&directory));
+    assert!(run.wait_for_checkpoint(&directory, 0));
+    kill(run.pid(), Signal::SIGINT).expect("it is there");
+    let ended = run.end();
+    ended.assert_stopped(130);
+    assert!(ended.err.contains('░'), "no bar: {}", ended.err);
+    let again = Run::start_on_terminal(words, Some(&directory)).end();
+    assert_same(&again.results(), &never);
+    assert!(again.err.contains("goes on from"), "{}", again.err);
 }

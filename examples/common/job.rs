@@ -114,12 +114,6 @@ fn as_parent(job: &Job, arguments: &Arguments) -> Result<ExitCode, Failure> {
             what: "cannot make a directory for the result",
             source,
         })?;
-    let watcher = if io::stderr().is_terminal() {
-        let socket = meeting_place.path().join(PROGRESS);
-        Watcher::begin(&socket, job.name, schedule.total())
-    } else {
-        None
-    };
     let mut launch = Launch::this_program()
         .replicas(replicas)
         .max_restarts(arguments.max_restarts.unwrap_or(0))
@@ -130,7 +124,14 @@ fn as_parent(job: &Job, arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(interval) = arguments.checkpoint_every {
         launch = launch.checkpoint_every(interval);
     }
+    // Before there is any other thread: one that has the signals unblocked would end this process.
     let forwarding = Forwarding::begin(launch.stopper());
+    let watcher = if io::stderr().is_terminal() {
+        let socket = meeting_place.path().join(PROGRESS);
+        Watcher::begin(&socket, job.name, schedule.total())
+    } else {
+        None
+    };
     let outcome = launch.run();
     drop(watcher);
     let outcome = outcome?;
