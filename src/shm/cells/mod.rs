@@ -6,6 +6,7 @@
 //! cells     C x CELL        what is counted; a key takes as many as it needs, one after another
 //!
 //! entry:    kind and length of the text | accumulator | where its words begin | length | keys[2] | first[2] | text
+//!           of an accumulator: kind and length | - | changes[2] | keys[2] | first[2] | text
 //! a key:    mirror[4] | edges of a histogram | link, buffer 0 | link, buffer 1
 //! ```
 //!
