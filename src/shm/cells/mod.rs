@@ -50,13 +50,8 @@ const ENTRY_WORDS: usize = 8 + TEXT_WORDS;
 
 /// What two builds must have in common to read each other's cells.
 #[cfg(not(loom))]
-pub(super) const COMMON: [usize; 5] = [
-    HEAD_WORDS,
-    ENTRY_WORDS,
-    CELL_WORDS,
-    MIRROR_WORDS,
-    SUM_WORDS,
-];
+pub(super) const COMMON: [usize; 5] =
+    [HEAD_WORDS, ENTRY_WORDS, CELL_WORDS, MIRROR_WORDS, SUM_WORDS];
 
 /// Entries of the directory: one for each cell, and some for accumulators.
 const fn entries(cells: usize) -> usize {
