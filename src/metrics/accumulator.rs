@@ -3,7 +3,9 @@
 use super::addend::Addend;
 use super::content::{Form, are_edges};
 use super::handles::{Count, Counts, Handle, Histogram, Max, Mean, Min, Sum, Sums};
-use super::registry::{Cells, Core, Metrics, Place, Results, check_text, inside_block};
+use super::registry::{
+    Cells, Core, Metrics, Place, Results, check_text, check_value, inside_block,
+};
 use super::saved;
 use super::synchronized::Synchronized;
 use super::value::Value;
@@ -85,8 +87,9 @@ struct Known {
 /// more samples than another.** ([`mean`](Self::mean) keeps sum and count by itself.)
 ///
 /// Two modes, two types. In accumulation mode, this one, there is nothing to read: a replica knows its own part only. In the
-/// [synchronized](Synchronized) mode all replicas have the same content, and must do the same with it. Nothing but
-/// `synchronized` and a checkpoint communicates.
+/// [synchronized](Synchronized) mode all replicas have the same content, and must do the same with it: the next
+/// synchronization or checkpoint compares what they did. Nothing but `synchronized` and a checkpoint communicates, and in a
+/// run that has a checkpoint directory the first call for an accumulator.
 ///
 /// What is added is exact: sums keep every bit of every addend ([`Value`]), so that totals are the same bits in whatever
 /// order and by however many replicas they were added. Kinds of keys: [`add`](Self::add) takes them from the type of what is
@@ -177,15 +180,16 @@ impl Replica {
     ///
     /// # Errors
     /// [`Error::Duplicate`] if there is one, or a handle of one; [`Error::Invalid`] for a name of no or more than 192 bytes;
-    /// [`Error::MetricsFull`]; [`Error::NotLoaded`]. All local.
+    /// [`Error::MetricsFull`]: all local. In a run that has a checkpoint directory the first call waits for all replicas, as
+    /// the first [`keep`](Self::keep) does, with its errors.
     pub fn accumulator(&self, name: &str) -> Result<Accumulator, Error> {
         let nothing: [(&str, Value); 0] = [];
         self.accumulator_from(name, nothing)
     }
 
     /// As [`accumulator`](Self::accumulator), with content that counts as synchronized: once, not once for each replica, and
-    /// all must give the same. It is not used where there is an accumulator of this name already, or in the checkpoint that
-    /// the run resumes from.
+    /// all must give the same: the next synchronization or checkpoint compares it. It is not used where there is an
+    /// accumulator of this name already, in a checkpoint that this run has made, or in the one that it resumes from.
     ///
     /// ```
     /// # let replica = gradring::Replica::join()?;
@@ -196,7 +200,8 @@ impl Replica {
     /// ```
     ///
     /// # Errors
-    /// As [`accumulator`](Self::accumulator).
+    /// As [`accumulator`](Self::accumulator); [`Error::Invalid`] for a key of no or more than 192 bytes, or a vector of more
+    /// than 2^24 elements.
     pub fn accumulator_from<K: AsRef<str>, V: Into<Value>>(
         &self,
         name: &str,
@@ -231,9 +236,14 @@ impl Replica {
                 for (key, value) in initial {
                     let (key, value): (&str, Value) = (key.as_ref(), value.into());
                     check_text("key of an accumulator", key)?;
+                    check_value(&value)?;
                     results.insert(key.into(), Arc::new(value));
                 }
+                for (key, value) in &results {
+                    state.note(key, Some(value));
+                }
                 state.results = Arc::new(results);
+                state.begins = true;
                 state.kept = true;
             }
         }
@@ -420,7 +430,8 @@ impl Accumulator {
     /// # Errors
     /// Agreed, with nothing changed and nothing lost, so that the run can go on: [`Error::Disagreement`] if replicas came
     /// for different accumulators or places, or added different kinds of things to one key (then [`discard`](Self::discard)
-    /// it on those that were wrong); [`Error::Overflow`]. [`Error::Replay`]. What ended the run.
+    /// it on those that were wrong), or have different content, because they began with another one or did not do the same in
+    /// a block (there is no way on with this accumulator); [`Error::Overflow`]. [`Error::Replay`]. What ended the run.
     #[track_caller]
     pub fn synchronized(&mut self) -> Result<Synchronized<'_>, Error> {
         super::synchronize::synchronize(&self.lease, Location::caller())

@@ -20,6 +20,8 @@ mod sealed {
     pub trait Element: Copy {
         const IS_COUNT: bool;
         fn count(self) -> Option<i64>;
+        /// All of a count, also of one that does not fit 64 bits.
+        fn wide(self) -> i128;
         fn float(self) -> f64;
     }
 }
@@ -47,6 +49,9 @@ macro_rules! counts {
             #[inline]
             fn count(self) -> Option<i64> {
                 i64::try_from(self).ok()
+            }
+            fn wide(self) -> i128 {
+                self as i128
             }
             fn float(self) -> f64 {
                 0.0
@@ -93,6 +98,9 @@ impl Element for bool {
     fn count(self) -> Option<i64> {
         Some(self.into())
     }
+    fn wide(self) -> i128 {
+        self.into()
+    }
     fn float(self) -> f64 {
         0.0
     }
@@ -103,6 +111,9 @@ impl Element for f32 {
     fn count(self) -> Option<i64> {
         None
     }
+    fn wide(self) -> i128 {
+        0
+    }
     fn float(self) -> f64 {
         self.into()
     }
@@ -112,6 +123,9 @@ impl Element for f64 {
     const IS_COUNT: bool = false;
     fn count(self) -> Option<i64> {
         None
+    }
+    fn wide(self) -> i128 {
+        0
     }
     fn float(self) -> f64 {
         self
@@ -128,8 +142,7 @@ fn signed(x: i64, subtract: bool) -> Option<i64> {
 }
 
 fn wide<T: Element>(x: T, subtract: bool) -> i128 {
-    let count = i128::from(x.count().unwrap_or(i64::MAX));
-    if subtract { -count } else { count }
+    if subtract { -x.wide() } else { x.wide() }
 }
 
 fn exact<T: Element>(x: T, subtract: bool) -> Exact {

@@ -125,6 +125,25 @@ impl Content {
         }
     }
 
+    /// How many elements a vector has; 1 for all else.
+    pub(super) fn elements(&self) -> usize {
+        match self {
+            Self::Counts(all) => all.len(),
+            Self::Sums(all) => all.len(),
+            _ => 1,
+        }
+    }
+
+    /// Makes counts that do not fit 64 bits the largest or smallest that do.
+    pub(super) fn clamp(&mut self) {
+        let clamp = |count: &mut i128| *count = (*count).clamp(i64::MIN.into(), i64::MAX.into());
+        match self {
+            Self::Count(count) => clamp(count),
+            Self::Counts(counts) => counts.iter_mut().for_each(clamp),
+            _ => {}
+        }
+    }
+
     /// Whether the form is this one, without making it.
     pub(super) fn is(&self, form: &Form) -> bool {
         match (self, form.shape.kind) {

@@ -57,6 +57,7 @@ impl Peers {
         self.round += 1;
         self.ranks.resize_with(shared.world_size, Peer::default);
         let cells = shared.segment.layout().cells;
+        self.same_changes(shared, core, buffer)?;
         let mut sums: Vec<(usize, Content)> = Vec::new();
         let mut differs = None;
         for rank in 0..shared.world_size {
@@ -125,6 +126,28 @@ impl Peers {
         Ok(results)
     }
 
+    /// Refuses ranks that have made something else of the content: what they add up would not be the same.
+    fn same_changes(&mut self, shared: &Shared, core: &Core, buffer: usize) -> Result<(), Failure> {
+        let cells = shared.segment.layout().cells;
+        let mut said = Vec::with_capacity(shared.world_size);
+        for (rank, peer) in self.ranks.iter_mut().enumerate() {
+            let region = Region::new(shared.segment.cells(rank), cells);
+            let found = peer.find(region, core);
+            let changes = found.and_then(|entry| region.changes(entry, buffer));
+            said.push((
+                rank,
+                changes.ok_or_else(|| {
+                    let what = format!("cells of {}: it has no such accumulator", core.name);
+                    Failure::Broken(rank, what)
+                })?,
+            ));
+        }
+        match content_differs(&core.name, &said) {
+            Some(error) => Err(Failure::Agreed(error)),
+            None => Ok(()),
+        }
+    }
+
     /// Which key an entry of a rank is of.
     fn slot(
         &mut self,
@@ -171,6 +194,25 @@ impl Peers {
         }
         differ(&core.name, &self.slots[slot].key, values)
     }
+}
+
+/// Why replicas that have said this of their own changes have not the same content.
+pub(super) fn content_differs(accumulator: &str, said: &[(usize, u64)]) -> Option<Error> {
+    if said.windows(2).all(|pair| pair[0].1 == pair[1].1) {
+        return None;
+    }
+    let text = |(rank, changes): &(usize, u64)| {
+        let text = match changes {
+            0 => "nothing".to_owned(),
+            changes => format!("changes with hash {changes:016x}"),
+        };
+        (*rank, text)
+    };
+    Some(Error::Disagreement {
+        what: format!("accumulator {accumulator}"),
+        field: "what its content began with and the last block made of it".to_owned(),
+        values: said.iter().map(text).collect(),
+    })
 }
 
 /// Replicas have added different kinds of things to a key.

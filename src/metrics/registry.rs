@@ -6,7 +6,7 @@ use super::peers::Peers;
 use super::value::Value;
 use crate::replica::Error;
 use crate::replica::shared::Shared;
-use crate::shm::cells::{Deltas, Directory, Full, Key, MAX_TEXT, Region};
+use crate::shm::cells::{Deltas, Directory, Full, Key, MAX_CELLS, MAX_TEXT, Region};
 use crate::shm::segment::Segment;
 use crate::shm::sync::AtomicU64 as Word;
 use std::collections::{BTreeMap, HashMap};
@@ -180,6 +180,11 @@ pub(super) struct State {
     /// Whether `results` are older than this process' first call for the accumulator: of a checkpoint, or of a call before.
     pub(super) kept: bool,
     pub(super) results: Arc<Results>,
+    /// What this process has made of the results by itself since all compared it: the same on all replicas, or else their
+    /// results are not the same any more. 0 for nothing.
+    pub(super) changes: u64,
+    /// Whether the results are what this process was given to begin with, and others perhaps not yet.
+    pub(super) begins: bool,
     pub(super) history: History,
     pub(super) peers: Peers,
 }
@@ -328,6 +333,25 @@ impl State {
         }
     }
 
+    /// Notes a change that this process makes to the results by itself: to what a key is set, or that it is removed.
+    pub(super) fn note(&mut self, key: &str, to: Option<&Value>) {
+        let mut bytes = Vec::new();
+        if let Some(value) = to {
+            bytes.push(1);
+            value.0.write(&mut bytes);
+        }
+        let all = key.bytes().chain([0]).chain(bytes);
+        // Never 0, which stands for no change.
+        self.changes = fold(self.changes ^ hash(""), all) | 1;
+    }
+
+    /// All have the same results, whatever has been made of them before.
+    pub(super) fn agree_on(&mut self, results: Arc<Results>) {
+        self.results = results;
+        self.changes = 0;
+        self.begins = false;
+    }
+
     /// All ranks have read what was pending.
     pub(super) fn advance(&mut self, cells: &Cells) {
         if let Some((_, deltas)) = &mut self.deltas {
@@ -357,6 +381,18 @@ pub(super) fn check_text(what: &'static str, text: &str) -> Result<(), Error> {
     })
 }
 
+/// Refuses what no checkpoint could be read with.
+pub(super) fn check_value(value: &Value) -> Result<(), Error> {
+    match value.0.elements() {
+        0..=MAX_CELLS => Ok(()),
+        found => Err(Error::Invalid {
+            what: "elements of a vector",
+            expected: format!("at most {MAX_CELLS}"),
+            found: found.to_string(),
+        }),
+    }
+}
+
 fn full_error(accumulator: &str, key: &str, full: Full) -> Error {
     Error::MetricsFull {
         accumulator: accumulator.to_owned(),
@@ -368,7 +404,11 @@ fn full_error(accumulator: &str, key: &str, full: Full) -> Error {
 
 /// By which replicas know whether they have come for the same accumulator (FNV-1a, and a last mix).
 pub(super) fn hash(name: &str) -> u64 {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+    fold(0xcbf2_9ce4_8422_2325, name.bytes())
+}
+
+fn fold(begin: u64, bytes: impl Iterator<Item = u8>) -> u64 {
+    let hash = bytes.fold(begin, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     (hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)

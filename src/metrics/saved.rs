@@ -18,7 +18,7 @@
 
 use super::content::Content;
 use super::history::Snapshot;
-use super::peers::differ;
+use super::peers::{content_differs, differ};
 use super::registry::{Metrics, Results, State, inside_block};
 use super::value::Value;
 use crate::checkpoint::{self, Entry, Reader, StateError, Whose, Writer};
@@ -60,8 +60,35 @@ struct Saved {
     shared: Weak<Shared>,
 }
 
-/// What is pending, by accumulator and key.
-type Pending = Vec<(String, Vec<(String, Content)>)>;
+/// What a rank tells of its accumulators.
+type Pending = Vec<Told>;
+
+/// What a rank tells of one accumulator.
+struct Told {
+    name: String,
+    /// What is pending, by key.
+    keys: Vec<(String, Content)>,
+    has: Has,
+}
+
+/// What a rank has of an accumulator's content.
+enum Has {
+    /// It has not asked for the accumulator yet.
+    Nothing,
+    /// What all have, and what it has made of that by itself.
+    Common(u64),
+    /// What it was given to begin with, which others may not have been given.
+    Begun(u64, Arc<Results>),
+}
+
+impl Has {
+    fn changes(&self) -> Option<u64> {
+        match self {
+            Self::Nothing => None,
+            Self::Common(changes) | Self::Begun(changes, _) => Some(*changes),
+        }
+    }
+}
 
 impl Entry for Saved {
     fn name(&self) -> &str {
@@ -104,6 +131,16 @@ impl Entry for Saved {
                 put_text(&mut out, key);
                 content.write(&mut out);
             }
+            match state.as_deref().filter(|state| state.kept) {
+                None => out.push(0),
+                Some(state) => {
+                    out.push(1 + u8::from(state.begins));
+                    out.extend(state.changes.to_le_bytes());
+                    if state.begins {
+                        put_results(&mut out, &state.results);
+                    }
+                }
+            }
         }
         out
     }
@@ -121,7 +158,7 @@ impl Entry for Saved {
             }
         }
         let mut changed: BTreeMap<&str, Arc<Results>> = BTreeMap::new();
-        for (name, _) in ranks.iter().flatten() {
+        for Told { name, .. } in ranks.iter().flatten() {
             if !changed.contains_key(&**name) {
                 changed.insert(name, self.add_up(&shared, name, &ranks)?);
             }
@@ -130,7 +167,7 @@ impl Entry for Saved {
         for (name, results) in changed {
             let core = self.metrics.core(name);
             let mut state = core.state().ok_or_else(inside_block)?;
-            state.results = results;
+            state.agree_on(results);
             // A rank that asks for it later has the same as the others.
             state.kept = true;
             state.forget(&cells);
@@ -216,7 +253,7 @@ impl Entry for Saved {
             let Some(mut state) = core.state() else {
                 continue;
             };
-            state.results = loaded.results;
+            state.agree_on(loaded.results);
             state.history.snapshots = loaded.snapshots;
             state.kept = true;
             core.outdate();
@@ -235,18 +272,41 @@ impl Saved {
     ) -> Result<Arc<Results>, Error> {
         let core = self.metrics.core(name);
         let state = core.state().ok_or_else(inside_block)?;
+        let told = || {
+            let ranks = ranks.iter().enumerate();
+            ranks.flat_map(|(rank, told)| told.iter().map(move |told| (rank, told)))
+        };
+        let of_this = || told().filter(move |(_, told)| told.name == name);
+        let said: Vec<(usize, u64)> = of_this()
+            .filter_map(|(rank, told)| Some((rank, told.has.changes()?)))
+            .collect();
+        if let Some(error) = content_differs(name, &said) {
+            return Err(error);
+        }
+        let begun = of_this().find_map(|(_, told)| match &told.has {
+            Has::Begun(_, results) => Some(results),
+            Has::Nothing | Has::Common(_) => None,
+        });
+        // Who asks for it later would have been given the same.
+        let old = match begun {
+            Some(begun) if !state.kept => begun,
+            _ => &state.results,
+        };
         let mut sums: BTreeMap<&str, Content> = BTreeMap::new();
         let of_rank = |rank: &'_ Pending| -> Vec<usize> {
-            let named = |(of, _): &(String, Vec<(String, Content)>)| of == name;
+            let named = |told: &Told| told.name == name;
             (0..rank.len()).filter(|&at| named(&rank[at])).collect()
         };
         for (rank, pending) in ranks.iter().enumerate() {
-            for (key, content) in of_rank(pending).into_iter().flat_map(|at| &pending[at].1) {
+            for (key, content) in of_rank(pending)
+                .into_iter()
+                .flat_map(|at| &pending[at].keys)
+            {
                 let form = content.form();
                 let sum = match sums.get_mut(&**key) {
                     Some(sum) => sum,
                     None => {
-                        let old = state.results.get(&**key).map(|value| &value.0);
+                        let old = old.get(&**key).map(|value| &value.0);
                         // By no correct rank: all have the same results, and add only what fits.
                         if old.is_some_and(|old| !old.is(&form)) {
                             return Err(broken(shared, rank));
@@ -259,7 +319,7 @@ impl Saved {
                     let mut values = Vec::new();
                     for (rank, pending) in ranks.iter().enumerate() {
                         let all = of_rank(pending);
-                        let all = all.into_iter().flat_map(|at| &pending[at].1);
+                        let all = all.into_iter().flat_map(|at| &pending[at].keys);
                         let same = all.filter(|(of, _)| of == key);
                         values.extend(same.map(|(_, x)| (rank, x.form().to_string())));
                     }
@@ -271,7 +331,7 @@ impl Saved {
                 }
             }
         }
-        let mut results = Arc::clone(&state.results);
+        let mut results = Arc::clone(old);
         for (key, mut content) in sums {
             if !content.finish() {
                 return Err(core.overflow(key));
@@ -321,6 +381,10 @@ fn get_count(from: &mut &[u8]) -> Option<u32> {
     Some(u32::from_le_bytes(from.split_off(..4)?.try_into().ok()?))
 }
 
+fn get_word(from: &mut &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(from.split_off(..8)?.try_into().ok()?))
+}
+
 fn get_text(from: &mut &[u8], longest: usize) -> Option<String> {
     let length = get_count(from)? as usize;
     if length == 0 || length > longest {
@@ -351,7 +415,7 @@ fn get_accumulators(from: &mut &[u8]) -> Option<BTreeMap<String, Loaded>> {
             snapshots: BTreeMap::new(),
         };
         for _ in 0..get_count(from)? {
-            let epoch = u64::from_le_bytes(from.split_off(..8)?.try_into().ok()?);
+            let epoch = get_word(from)?;
             let mut snapshots = Vec::new();
             for _ in 0..get_count(from)? {
                 snapshots.push(Snapshot {
@@ -379,7 +443,13 @@ fn get_pending(from: &mut &[u8]) -> Option<Pending> {
         for _ in 0..get_count(from)? {
             keys.push((get_text(from, MAX_TEXT)?, Content::read(from)?));
         }
-        pending.push((name, keys));
+        let has = match from.split_off_first()? {
+            0 => Has::Nothing,
+            1 => Has::Common(get_word(from)?),
+            2 => Has::Begun(get_word(from)?, get_results(from)?),
+            _ => return None,
+        };
+        pending.push(Told { name, keys, has });
     }
     Some(pending)
 }

@@ -55,11 +55,12 @@ pub(super) fn synchronize<'a>(
         }
         ordinal = Some(next);
     }
-    let Some((_, deltas)) = &mut state.deltas else {
+    let Some((number, deltas)) = &mut state.deltas else {
         return Err(inside_block());
     };
     let buffer = deltas.buffer();
     deltas.publish(cells.region());
+    cells.region().set_changes(*number, buffer, state.changes);
     {
         let engine = &mut *shared.engine()?;
         // SYNC POINT: everything that a rank has written before it comes here is read by the others after.
@@ -67,7 +68,7 @@ pub(super) fn synchronize<'a>(
             .meet(engine, operation(SYNCHRONIZE, core, epoch, ordinal))
             .map_err(|error| explain(shared, error))?;
         match state.peers.add_up(shared, core, buffer, &state.results) {
-            Ok(results) => state.results = results,
+            Ok(results) => state.agree_on(results),
             Err(Failure::Agreed(error)) => {
                 shared.meet(engine, operation(REFUSED, core, epoch, ordinal))?;
                 return Err(error);

@@ -1,13 +1,15 @@
 //! The accumulator in its synchronized mode.
 
 use super::addend::Addend;
-use super::registry::{Results, State, check_text};
+use super::registry::{Results, State, check_text, check_value};
 use super::value::Value;
 use crate::replica::Error;
 use std::sync::{Arc, MutexGuard};
 
 /// An accumulator's content, the same on all replicas, to be read and changed like a map. All replicas must do the same with
-/// it. Made by [`Accumulator::synchronized`](super::Accumulator::synchronized); dropped, it ends the mode.
+/// it, in the same order: the next synchronization or checkpoint compares what they did, and is the same
+/// [`Error::Disagreement`] on all where they differ. Made by
+/// [`Accumulator::synchronized`](super::Accumulator::synchronized); dropped, it ends the mode.
 ///
 /// What is changed here stays for the next synchronization, also what was changed before a panic. In a block that is
 /// [replayed](Self::replayed) it does not: what came of it is known already.
@@ -36,8 +38,17 @@ impl<'a> Synchronized<'a> {
         self.replayed.as_deref().unwrap_or(&self.state.results)
     }
 
-    fn map_mut(&mut self) -> &mut Results {
-        Arc::make_mut(self.replayed.as_mut().unwrap_or(&mut self.state.results))
+    /// Sets a key, or removes it; what it was.
+    fn change(&mut self, key: &str, to: Option<Value>) -> Option<Value> {
+        if self.replayed.is_none() {
+            self.state.note(key, to.as_ref());
+        }
+        let map = Arc::make_mut(self.replayed.as_mut().unwrap_or(&mut self.state.results));
+        let old = match to {
+            Some(value) => map.insert(key.into(), Arc::new(value)),
+            None => map.remove(key),
+        };
+        old.map(Arc::unwrap_or_clone)
     }
 
     /// Whether this happened before a restart, and is only shown again: code that must not be run twice, such as printing,
@@ -94,11 +105,12 @@ impl<'a> Synchronized<'a> {
     /// Sets a key, whatever it was; what it was.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a key of no or more than 192 bytes.
+    /// [`Error::Invalid`] for a key of no or more than 192 bytes, or a vector of more than 2^24 elements.
     pub fn insert(&mut self, key: &str, value: impl Into<Value>) -> Result<Option<Value>, Error> {
         check_text("key of an accumulator", key)?;
-        let old = self.map_mut().insert(key.into(), Arc::new(value.into()));
-        Ok(old.map(Arc::unwrap_or_clone))
+        let value = value.into();
+        check_value(&value)?;
+        Ok(self.change(key, Some(value)))
     }
 
     /// Removes a key; what it was.
@@ -106,14 +118,17 @@ impl<'a> Synchronized<'a> {
         if !self.contains_key(key) {
             return None;
         }
-        self.map_mut().remove(key).map(Arc::unwrap_or_clone)
+        self.change(key, None)
     }
 
     /// Removes all keys.
     pub fn clear(&mut self) {
-        if !self.is_empty() {
-            self.map_mut().clear();
+        if self.replayed.is_none() {
+            for key in self.state.results.clone().keys() {
+                self.state.note(key, None);
+            }
         }
+        *self.replayed.as_mut().unwrap_or(&mut self.state.results) = Arc::default();
     }
 
     /// Adds to a key that is there: once, since all replicas do it.
@@ -159,7 +174,7 @@ impl<'a> Synchronized<'a> {
                 key: key.to_owned(),
             });
         }
-        self.map_mut().insert(key.into(), Arc::new(Value(content)));
+        self.change(key, Some(Value(content)));
         Ok(())
     }
 

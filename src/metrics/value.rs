@@ -137,6 +137,8 @@ impl Value {
 impl<A: Addend> From<A> for Value {
     /// What one addition makes of nothing. A count that does not fit 64 bits becomes the largest one.
     fn from(x: A) -> Self {
-        Self(x.content(false))
+        let mut content = x.content(false);
+        content.clamp();
+        Self(content)
     }
 }

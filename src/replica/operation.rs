@@ -60,6 +60,11 @@ impl Kind {
         })
     }
 
+    /// Whether a program does it before it trains: finding its checkpoint, making exchanges, giving all the same parameters.
+    pub(crate) fn prepares(self) -> bool {
+        matches!(self, Self::Resume | Self::NewExchange | Self::Broadcast)
+    }
+
     /// Whether ranks come to it by the barrier's words, which tell all of them when they came for different things.
     pub(crate) fn is_by_barrier(self) -> bool {
         matches!(self, Self::Barrier | Self::Synchronize | Self::Loop)

@@ -155,7 +155,7 @@ pub(crate) struct Shared {
     /// What signals have come since this rank joined are its flags.
     heard: Heard,
     listener: Mutex<Option<Listener>>,
-    /// Whether an operation has been entered that is not part of joining.
+    /// Whether an operation has been entered that does not prepare for others.
     begun: AtomicBool,
     /// When the next checkpoint is due by the clock; rank 0's counts.
     due: Mutex<Option<Instant>>,
@@ -572,7 +572,7 @@ impl Shared {
 
     fn enter_now(&self, engine: &mut Engine, wait: Wait<'_>) {
         use std::sync::atomic::Ordering::Relaxed;
-        if wait.operation.kind != Kind::Resume && !self.begun.load(Relaxed) {
+        if !wait.operation.kind.prepares() && !self.begun.load(Relaxed) {
             self.begun.store(true, Relaxed);
             let status = &self.segment.rank(self.rank).identity.status;
             status.fetch_or(BEGUN, Ordering::Relaxed);

@@ -20,7 +20,7 @@ const CROWDED_YIELDS: u32 = 40;
 /// How long a rank sleeps at most before it looks who is alive. Bounds every detection even if no bell rings.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// How long others may write a checkpoint before the deadline counts all the same: any bytes can stand in their words.
+/// How long others may write or verify a checkpoint before the deadline counts all the same: any bytes can stand in their words.
 const WRITING: Duration = Duration::from_secs(3600);
 
 /// How long a mismatch between other ranks waits for rank 0: who differs is told by what rank 0 came for.
@@ -98,7 +98,7 @@ impl Wait<'_> {
             if since >= SLICE {
                 let now = Instant::now();
                 checked = Some(now);
-                if self.operation.kind == Kind::Checkpoint
+                if matches!(self.operation.kind, Kind::Checkpoint | Kind::Resume)
                     && began.elapsed() < WRITING
                     && self.shared.others_write()
                 {

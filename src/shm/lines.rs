@@ -17,7 +17,7 @@ pub const INLINE_WORDS: usize = 128;
 pub const REASON_WORDS: usize = 31;
 /// Statistics of a rank.
 pub const COUNTERS: usize = 16;
-/// In a rank's status: it has begun, that is, entered an operation that is not part of joining.
+/// In a rank's status: it has begun, that is, entered an operation that does not only prepare for others.
 pub const BEGUN: u32 = 1 << 8;
 /// In a rank's status: it writes a checkpoint, and others wait for it as long as that takes.
 pub const WRITING: u32 = 1 << 9;

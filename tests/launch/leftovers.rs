@@ -127,6 +127,25 @@ fn without_room_in_shared_memory_the_need_is_said() {
 }
 
 #[test]
+fn without_room_in_shared_memory_a_resize_is_refused() {
+    let script = r#"
+        mkfifo /dev/shm/pipe
+        "$0" run -n 2 --checkpoint-dir d -- sh -c 'echo ready; exec sleep 1000' >/dev/shm/pipe &
+        read -r _ </dev/shm/pipe
+        "$0" resize 255 $!
+        code=$?
+        kill $!
+        wait $!
+        exit $code
+    "#;
+    if let Some((code, said)) = with_own_shared_memory(script) {
+        assert_eq!(code, 1, "{said}");
+        let expected = "gradring: refused: /dev/shm has no room for 255 replicas: ";
+        assert!(said.starts_with(expected), "{said}");
+    }
+}
+
+#[test]
 fn a_run_that_cannot_start_all_its_replicas_leaves_none() {
     // Enough descriptors for some of the eight.
     let script =

@@ -3,7 +3,7 @@
 use gradring::launch::Launch;
 
 use crate::joined;
-use crate::tool::{Ended, Gate, has_name, lives, run, start, text, until};
+use crate::tool::{Ended, Gate, Running, has_name, lives, run, start, text, until};
 
 /// Fails in the first generation, and does something else after it.
 fn fails_at_first(then: &str) -> String {
@@ -121,27 +121,19 @@ fn a_restarted_run_can_have_another_size() {
 }
 
 #[test]
-fn a_size_for_which_there_is_no_room_gives_way_to_the_size_before() {
-    // 2 rings of 4 MiB always fit; 255 of 64 GiB never do, so the ring is as large as 2 replicas allow.
+fn a_size_that_cannot_be_started_gives_way_to_the_size_before() {
+    // Enough descriptors for two replicas, and not for forty.
+    let limited = "ulimit -n 64; exec \"$0\" \"$@\"";
+    let mut command = std::process::Command::new("/bin/sh");
+    command.args(["-c", limited, env!("CARGO_BIN_EXE_gradring")]);
+    command.args(["run", "-n", "2", "--max-restarts", "1", "--resize", "40"]);
     let script = fails_at_first("echo of $WORLD_SIZE");
-    let free = nix::sys::statvfs::statvfs("/dev/shm").unwrap();
-    let free = free.blocks_available() * free.fragment_size();
-    // Rings that are allocated: at most an eighth of what is free, in two of them.
-    let ring = 1_u64 << (free / 16).max(1 << 19).ilog2();
-    let ring = ring.min(32 << 20);
-    if 255 * ring < free * 2 {
-        println!("NOT RUN: /dev/shm is so large that 255 replicas might find room");
-        return;
-    }
-    let ring = ring.to_string();
-    let options = ["--max-restarts", "1", "--resize", "255", "--ring", &ring];
-    let ended = run(2, &options, &script);
+    command.args(["--", "/bin/sh", "-c", &script]);
+    let ended = Running::start(command).finish();
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     assert_eq!(ended.sorted(), ["[0] of 2", "[1] of 2"]);
-    says(
-        &ended,
-        "the run does not go on with 255 replicas (/dev/shm has no room: ",
-    );
+    says(&ended, "the run does not go on with 40 replicas (rank ");
+    says(&ended, " could not be started: Too many open files");
     says(&ended, "): back to 2\n");
 }
 

@@ -225,6 +225,38 @@ fn a_count_that_overflows_is_refused() {
     overflows(a.synchronized().map(drop));
     n.sub(1).unwrap();
     assert_eq!(a.synchronized().unwrap().count("n").unwrap(), i64::MAX);
+    // In a block, where numbers of any width are added to what is there.
+    let mut all = a.synchronized().unwrap();
+    all.insert("zero", 0).unwrap();
+    all.insert("zeros", [0, -1]).unwrap();
+    overflows(all.add("zero", u64::MAX));
+    overflows(all.add("zeros", [u64::MAX, 0]));
+    assert_eq!(all.count("zero").unwrap(), 0, "nothing was added");
+    all.sub("zero", i64::MAX).unwrap();
+    all.add("zero", u64::MAX / 2 + 1).unwrap();
+    assert_eq!(all.count("zero").unwrap(), 1);
+    // What becomes a value by itself has nobody to tell.
+    all.insert("largest", u64::MAX).unwrap();
+    assert_eq!(all.count("largest").unwrap(), i64::MAX);
+}
+
+#[test]
+fn a_vector_that_no_checkpoint_could_be_read_with_is_refused() {
+    let replica = alone();
+    let refused = |result: Result<(), Error>| match result {
+        Err(Error::Invalid { what, found, .. }) => {
+            assert_eq!((what, &*found), ("elements of a vector", "16777217"));
+        }
+        other => panic!("{other:?}"),
+    };
+    let long = vec![0; (1 << 24) + 1];
+    refused(replica.accumulator_from("a", [("v", &long)]).map(drop));
+    let mut a = replica.accumulator("a").unwrap();
+    let mut all = a.synchronized().unwrap();
+    refused(all.insert("v", &long).map(drop));
+    assert!(all.is_empty());
+    all.insert("v", &long[1..]).unwrap();
+    assert_eq!(all.counts("v").unwrap().len(), 1 << 24);
 }
 
 #[test]

@@ -18,6 +18,21 @@ fn disagreement(result: Result<(), Error>) -> (String, String, Vec<(usize, Strin
     }
 }
 
+/// The content of an accumulator is not that of the others: the same error on all, however often; who has what.
+fn differs(a: &mut gradring::Accumulator, name: &str) -> Vec<(usize, String)> {
+    let first = disagreement(a.synchronized().map(drop));
+    let expected = "what its content began with and the last block made of it";
+    assert_eq!(
+        (&*first.0, &*first.1),
+        (&*format!("accumulator {name}"), expected)
+    );
+    for (rank, text) in &first.2 {
+        assert_eq!(*text != first.2[0].1, *rank == 1, "{:?}", first.2);
+    }
+    assert_eq!(disagreement(a.synchronized().map(drop)), first);
+    first.2
+}
+
 fn values(all: &[(usize, &str)]) -> Vec<(usize, String)> {
     all.iter()
         .map(|(rank, text)| (*rank, (*text).to_owned()))
@@ -68,6 +83,77 @@ pub(crate) fn replica(case: &str, replica: &Replica) {
         "initial" => {
             let mut b = replica.accumulator_from("b", [("a", 1)]).unwrap();
             assert_eq!(b.synchronized().unwrap().count("a").unwrap(), 1);
+        }
+        "begins late" => {
+            a.add("n", 1).unwrap();
+            let begin = || replica.accumulator_from("best", [("epochs", 5)]).unwrap();
+            let early = (rank == 0).then(begin);
+            // Merges without a directory too.
+            replica.checkpoint().unwrap();
+            let mut best = early.unwrap_or_else(begin);
+            best.add("epochs", 1).unwrap();
+            assert_eq!(best.synchronized().unwrap().count("epochs").unwrap(), 5 + n);
+            // The other way round: others have given it, and rank 0 has added to it before.
+            let name = "of others";
+            let begin = || replica.accumulator_from(name, [("x", 0.5)]).unwrap();
+            let early = (rank > 0).then(begin);
+            if let Some(early) = &early {
+                early.add("x", 0.25).unwrap();
+            }
+            replica.checkpoint().unwrap();
+            let mut late = early.unwrap_or_else(begin);
+            let sum = late.synchronized().unwrap().sum("x").unwrap();
+            assert_eq!(sum, 0.5 + 0.25 * (n - 1) as f64);
+        }
+        "other beginnings" => {
+            let initial = if rank == 1 { 7 } else { 8 };
+            let mut b = replica.accumulator_from("b", [("x", initial)]).unwrap();
+            let mut c = match rank {
+                1 => replica.accumulator_from("c", [("x", 1.0)]).unwrap(),
+                _ => replica.accumulator_from("c", [("x", 1)]).unwrap(),
+            };
+            match rank {
+                1 => c.add("x", 1.0).unwrap(),
+                _ => c.add("x", 1).unwrap(),
+            }
+            let found = differs(&mut b, "b");
+            differs(&mut c, "c");
+            let refused = disagreement(replica.checkpoint().map(drop));
+            assert_eq!(refused.2, found, "a checkpoint finds it too");
+            a.add("n", 1).unwrap();
+            assert_eq!(a.synchronized().expect("goes on").count("n").unwrap(), n);
+        }
+        "other blocks" => {
+            let mut b = replica.accumulator("b").unwrap();
+            a.add("n", 1).unwrap();
+            b.add("n", 1).unwrap();
+            let mut all = a.synchronized().unwrap();
+            if rank != 1 {
+                all.clear();
+            }
+            drop(all);
+            a.add("n", 1).unwrap();
+            let found = differs(&mut a, "a");
+            assert_eq!(found[1], (1, "nothing".to_owned()));
+            // Who panics in a block has not done all of it.
+            let block = std::panic::AssertUnwindSafe(|| {
+                let mut all = b.synchronized().unwrap();
+                all.insert("first", 1).unwrap();
+                assert!(rank != 1, "on purpose");
+                all.remove("n");
+            });
+            assert_eq!(std::panic::catch_unwind(block).is_err(), rank == 1);
+            differs(&mut b, "b");
+            // The same on all is nothing to complain of.
+            let mut c = replica.accumulator("c").unwrap();
+            for round in 0..3 {
+                c.add("n", 1).unwrap();
+                let mut all = c.synchronized().unwrap();
+                assert_eq!(all.count("n").unwrap(), n + round.min(1));
+                all.insert("m", vec![round]).unwrap();
+                all.clear();
+                all.insert("n", 1).unwrap();
+            }
         }
         "other kinds" => {
             match rank {
@@ -211,9 +297,9 @@ pub(crate) fn replica(case: &str, replica: &Replica) {
                 let added = a.add("n", 1).and_then(|()| a.add("x", 0.5));
                 let added = added.and_then(|()| a.add("v", [1.0, 2.0]));
                 match added.and_then(|()| a.synchronized().map(drop)) {
-                    Ok(()) => rounds += 1,
                     Err(error) if error.ends_the_run() => break error,
-                    Err(_) => {}
+                    // What they disagree on they may disagree on for ever.
+                    Ok(()) | Err(_) => rounds += 1,
                 }
                 if rounds >= 2000 {
                     return tell("2000 rounds");
@@ -284,6 +370,21 @@ fn quick_and_slow_replicas_never_mix_two_synchronizations() {
 #[test]
 fn initial_content_counts_once() {
     run("initial", &[3]);
+}
+
+#[test]
+fn initial_content_is_the_same_for_a_replica_that_comes_after_a_checkpoint() {
+    run("begins late", &[2, 3]);
+}
+
+#[test]
+fn replicas_that_begin_with_other_content_are_told_so() {
+    run("other beginnings", &[2, 3]);
+}
+
+#[test]
+fn replicas_that_do_other_things_in_a_block_are_told_so() {
+    run("other blocks", &[2, 3]);
 }
 
 #[test]

@@ -14,6 +14,8 @@ const KIND: usize = 0;
 const OWNER: usize = 1;
 const START: usize = 2;
 const LENGTH: usize = 3;
+/// Of an accumulator: what its rank has made of the content by itself, for each buffer, in the words that only keys use.
+const CHANGES: usize = 2;
 const KEYS: usize = 4;
 const FIRST: usize = 6;
 const TEXT: usize = 8;
@@ -135,6 +137,19 @@ impl<'a> Region<'a> {
         if let Some(words) = self.entry_words(accumulator) {
             words[KEYS + buffer].store(keys, Relaxed);
             words[FIRST + buffer].store(first, Relaxed);
+        }
+    }
+
+    /// What the rank of an accumulator says of its own changes at the synchronization of a buffer.
+    pub fn changes(self, accumulator: u32, buffer: usize) -> Option<u64> {
+        let words = self.entry_words(accumulator)?;
+        Some(words[CHANGES + (buffer & 1)].load(Relaxed))
+    }
+
+    /// Says so: before the barrier, by the rank.
+    pub fn set_changes(self, accumulator: u32, buffer: usize, changes: u64) {
+        if let Some(words) = self.entry_words(accumulator) {
+            words[CHANGES + (buffer & 1)].store(changes, Relaxed);
         }
     }
 }

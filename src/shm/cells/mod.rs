@@ -6,6 +6,7 @@
 //! cells     C x CELL        what is counted; a key takes as many as it needs, one after another
 //!
 //! entry:    kind and length of the text | accumulator | where its words begin | length | keys[2] | first[2] | text
+//!           of an accumulator: kind and length | - | changes[2] | keys[2] | first[2] | text
 //! a key:    mirror[4] | edges of a histogram | link, buffer 0 | link, buffer 1
 //! ```
 //!
@@ -50,13 +51,8 @@ const ENTRY_WORDS: usize = 8 + TEXT_WORDS;
 
 /// What two builds must have in common to read each other's cells.
 #[cfg(not(loom))]
-pub(super) const COMMON: [usize; 5] = [
-    HEAD_WORDS,
-    ENTRY_WORDS,
-    CELL_WORDS,
-    MIRROR_WORDS,
-    SUM_WORDS,
-];
+pub(super) const COMMON: [usize; 5] =
+    [HEAD_WORDS, ENTRY_WORDS, CELL_WORDS, MIRROR_WORDS, SUM_WORDS];
 
 /// Entries of the directory: one for each cell, and some for accumulators.
 const fn entries(cells: usize) -> usize {
