@@ -358,6 +358,7 @@ fn a_run_that_has_ended_goes_on_with_more_epochs_and_with_no_other_run() {
 
     for (words, said) in [
         ("digits --epochs 3 --seed 1", "seed 0, and this one has 1"),
+        ("digits --epochs 1", "--epochs is 1, but"),
         ("mnist --epochs 3", "example digits, and this one has mnist"),
         (
             "digits --momentum memory",

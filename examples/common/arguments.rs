@@ -69,6 +69,8 @@ pub(crate) enum ArgumentError {
     NoDirectory(&'static str),
     #[error("{0} is for runs that this program starts itself: give it to the launcher of this one")]
     OtherLauncher(&'static str),
+    #[error("--epochs is {asked}, but the run that is to go on has seen {seen:.2} epochs already")]
+    FewerEpochs { asked: u64, seen: f64 },
     #[error(
         "the checkpoint is of a run with {what} {kept}, and this one has {given}: take another directory for it"
     )]

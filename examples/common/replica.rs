@@ -49,7 +49,7 @@ pub(crate) fn train(
     if !parameters.resumed() {
         exchange.lock()?.start(&mut *parameters.lock()?)?;
     }
-    resume::tell(replica, &*course.lock()?, progress)?;
+    resume::tell(replica, &*course.lock()?, schedule, progress)?;
 
     let first_rate = arguments.rate(job, replica.world_size());
     let mut update = vec![0.0_f32; elements];

@@ -45,11 +45,22 @@ pub(crate) fn refuse_another_run(
 }
 
 /// Says what the run goes on from, if it does.
+///
+/// # Errors
+/// If that is behind the end of this run: what it says of itself would be of an earlier time than its parameters.
 pub(crate) fn tell(
     replica: &Replica,
     course: &Course,
+    schedule: &Schedule,
     progress: &Progress,
-) -> Result<(), gradring::Error> {
+) -> Result<(), Failure> {
+    if course.samples > schedule.total() {
+        return Err(ArgumentError::FewerEpochs {
+            asked: schedule.epochs,
+            seen: course.samples as f64 / schedule.samples as f64,
+        }
+        .into());
+    }
     if let Some(from) = replica.resumed()? {
         let replicas = from.world_size;
         progress.note(&format!(
