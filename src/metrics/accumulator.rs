@@ -109,6 +109,11 @@ struct Known {
 /// tells). So the code just before an epoch and just before a data loop must do no harm when it runs twice, and must come to
 /// the same synchronizations ([`Error::Replay`]). A synchronization inside a data loop is never repeated.
 ///
+/// So a loop of one's own that goes on from a step that was [kept](Replica::keep_value), and does not run from the top again,
+/// must not synchronize: it would be given what its first steps gave. Run it as a data loop over its steps, with
+/// `batches("steps", Sampler::new(steps).global_batch(1))`. Besides, what is to be given again has to be kept, in memory and in
+/// every checkpoint: each synchronization outside of data loops until its epoch is over, and outside of epochs for ever.
+///
 /// # What does not compile
 /// What AdaptDL's accumulator refuses when it happens:
 ///
