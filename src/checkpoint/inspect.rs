@@ -213,7 +213,9 @@ impl fmt::Display for Inspection {
                 write!(
                     f,
                     "\n  made {}{age} by {} {replicas}, after {} restarts",
-                    content.written, content.world_size, content.restart
+                    content.written.escape_debug(),
+                    content.world_size,
+                    content.restart
                 )?;
                 table(f, &content.states)?;
             }

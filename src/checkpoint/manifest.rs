@@ -164,12 +164,12 @@ impl Manifest {
             } = state;
             let encoded = name::encode(name).map_err(|error| content(error.to_string()))?;
             if !names.insert(name) {
-                return Err(content(format!("state {name} is there twice")));
+                return Err(content(format!("state {name:?} is there twice")));
             }
             let most = if *whose == Whose::Shared { 1 } else { 255 };
             if files.is_empty() || files.len() > most {
                 return Err(content(format!(
-                    "state {name}: expected 1 to {most} files, found {}",
+                    "state {name:?}: expected 1 to {most} files, found {}",
                     files.len()
                 )));
             }
@@ -177,7 +177,7 @@ impl Manifest {
                 let expected = name::file(&encoded, *whose, rank);
                 if *file != expected {
                     return Err(content(format!(
-                        "state {name}: expected file {expected}, found {file:?}"
+                        "state {name:?}: expected file {expected}, found {file:?}"
                     )));
                 }
             }
@@ -335,6 +335,11 @@ mod tests {
         refused(&|m| m.world_size = 0, "world size");
         refused(&|m| m.world_size = 256, "world size");
         refused(&|m| m.states[1].name = "model/layer 1".into(), "twice");
+        // What a message shows moves no terminal's cursor.
+        refused(
+            &|m| m.states[1].name = "\u{1b}[2J".into(),
+            "state \"\\u{1b}[2J\"",
+        );
         refused(&|m| m.states[0].name = String::new(), "name of a state");
         refused(&|m| m.states[0].files.clear(), "files");
         refused(

@@ -8,7 +8,8 @@
 //! # An elastic trainer
 //!
 //! It can be stopped at any [`checkpoint_point`](crate::Replica::checkpoint_point), and goes on with as many replicas as it
-//! is started with then.
+//! is started with then. (A trainer that also has [accumulators](crate::Accumulator#restarts) runs its steps as a
+//! [data loop](crate::progress), so that it is not given old metrics again.)
 //!
 //! ```
 //! use gradring::checkpoint::Value;

@@ -112,6 +112,11 @@ struct Known {
 /// gave is kept until their epoch is over; outside of epochs it is kept for good, so a program that synchronizes often does
 /// so in epochs or data loops.
 ///
+/// So a loop of one's own that goes on from a step that was [kept](Replica::keep_value), and does not run from the top again,
+/// must not synchronize: it would be given what its first steps gave. Run it as a data loop over its steps, with
+/// `batches("steps", Sampler::new(steps).global_batch(1))`. Besides, what is to be given again has to be kept, in memory and in
+/// every checkpoint: each synchronization outside of data loops until its epoch is over, and outside of epochs for ever.
+///
 /// # What does not compile
 /// What AdaptDL's accumulator refuses when it happens:
 ///

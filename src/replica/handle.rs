@@ -164,7 +164,8 @@ impl Replica {
     }
 
     /// Why all replicas have agreed to stop, if they have: for loops of your own, after any operation of all. Batches,
-    /// epochs and checkpoint points look by themselves.
+    /// epochs and checkpoint points look by themselves: a data loop that a `break` leaves because of this is finished, and
+    /// the samples that it had left are nobody's.
     ///
     /// From the first call on SIGTERM and Ctrl-C ask for a stop and do not end this process at once
     /// ([`Builder::handle_signals`]).

@@ -23,7 +23,7 @@ pub(crate) fn replica(words: &[&str]) {
         return stop(words);
     }
     let replica = match words[0] {
-        "slow" => Replica::builder()
+        "slow" | "verify" => Replica::builder()
             .deadline(Duration::from_millis(400))
             .join(),
         "apart" => {
@@ -93,6 +93,7 @@ pub(crate) fn replica(words: &[&str]) {
             outcome("save", &replica.checkpoint());
             replica.barrier().expect("all come");
         }
+        "verify" => outcome("resume", &replica.resumed()),
         "exchange" => exchange(&replica, words),
         "leave" => {
             let exchange = Exchange::builder(100).build(&replica).expect("made");
@@ -287,6 +288,31 @@ impl State for Slow {
 
     fn load(&mut self, _: &mut dyn Read) -> Result<(), StateError> {
         Ok(())
+    }
+}
+
+#[test]
+fn reading_may_take_longer_than_any_deadline() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Holes are read as other bytes are: a second, or half of one.
+    let checkpoint = folder.path().join("checkpoint-1");
+    std::fs::create_dir(&checkpoint).expect("made");
+    let (bytes, name) = (1_u64 << 30, "large");
+    let large = std::fs::File::create(checkpoint.join("large.shared")).expect("made");
+    large.set_len(bytes).expect("room");
+    let json = format!(
+        r#"{{"format": 1, "number": 1, "world_size": 2, "written": "2026-01-31T23:59:59Z", "restart": 0, "states":
+        [{{"name": "{name}", "whose": "shared", "checkpoint": 1, "files":
+        [{{"file": "{name}.shared", "bytes": {bytes}, "crc32c": "00000000"}}]}}]}}
+"#
+    );
+    let crc = crc32c::crc32c(json.as_bytes());
+    let manifest = format!("{json}crc32c {crc:08x}\n");
+    std::fs::write(checkpoint.join("manifest"), manifest).expect("written");
+    // It is damaged, which is known when all of it is read.
+    for ended in world("verify", 2, folder.path()).succeed() {
+        let error = ended.one("resume error");
+        assert!(error.contains("large.shared is damaged"), "{error}");
     }
 }
 
