@@ -439,6 +439,11 @@ impl Accumulator {
     /// a block (there is no way on with this accumulator); [`Error::Overflow`]. [`Error::Replay`]. What ended the run.
     #[track_caller]
     pub fn synchronized(&mut self) -> Result<Synchronized<'_>, Error> {
+        let replica = &self.lease.replica;
+        if replica.shared().stage().is_broken_off() {
+            // What comes now comes again after the restart, when the loop that was left is over.
+            replica.checkpoint_point()?;
+        }
         super::synchronize::synchronize(&self.lease, Location::caller())
     }
 }
