@@ -4,6 +4,7 @@ use super::entry::Entry;
 use super::{State, StateError, Whose};
 use crate::codec::Parameters;
 use crate::replica::Error;
+use crate::replica::shared::this_thread;
 use std::fmt;
 use std::io::{Read, Write};
 use std::ops::{Deref, DerefMut, Range};
@@ -23,12 +24,6 @@ pub(crate) struct Cell<S> {
     /// The thread that holds the content; 0 for none.
     holder: AtomicUsize,
     resumed: AtomicBool,
-}
-
-/// A number of this thread, never 0, that no other living thread has.
-fn this_thread() -> usize {
-    thread_local!(static PLACE: u8 = const { 0 });
-    PLACE.with(|place| std::ptr::from_ref(place).addr())
 }
 
 impl<S> Kept<S> {

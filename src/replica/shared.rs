@@ -86,7 +86,7 @@ impl Engine {
 }
 
 /// A number of this thread, never 0, that no other living thread has.
-fn this_thread() -> usize {
+pub(crate) fn this_thread() -> usize {
     thread_local!(static PLACE: u8 = const { 0 });
     PLACE.with(|place| std::ptr::from_ref(place).addr())
 }

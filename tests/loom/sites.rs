@@ -46,7 +46,7 @@ fn every_site_has_a_model_that_notices_it() {
     );
     assert_eq!(
         sites.last().map(|name| name.to_string()),
-        Some(format!("{:?}", Site::ReducedTooEarly)),
+        Some(format!("{:?}", Site::EntriesLoad)),
         "and to its end"
     );
     let models = models();
