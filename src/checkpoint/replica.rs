@@ -19,6 +19,9 @@ impl Replica {
     ///
     /// All replicas keep the same. The first such call of a run that has a checkpoint directory waits for all replicas.
     ///
+    /// What is kept lives as long as the replica. So a state must not own a clone of this handle: the replica would never
+    /// leave the run, and count as dead when its process ends. (An exchange owns none.)
+    ///
     /// # Errors
     /// [`Error::Duplicate`] if a state of this name is kept, [`Error::Invalid`] if its name is empty or too long,
     /// [`Error::NotLoaded`] if it could not be loaded, or no checkpoint that is there can be used,

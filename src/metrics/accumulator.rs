@@ -104,18 +104,19 @@ struct Known {
 ///
 /// # Restarts
 /// All accumulators are part of every [checkpoint](Replica::checkpoint), which merges what is pending first, so nothing is
-/// lost when the number of replicas changes. (Where one is made, either all replicas have accumulators or none.) After a restart in an epoch the program runs from the top of that epoch again,
-/// but data loops that are over are skipped. A synchronization outside of data loops that had happened before returns what it
-/// returned then, without communication, and drops what was added for it, for it has been counted ([`Synchronized::replayed`]
-/// tells). So the code just before an epoch and just before a data loop must do no harm when it runs twice, and must come to
-/// the same synchronizations ([`Error::Replay`]). A synchronization inside a data loop is never repeated. What the others
-/// gave is kept until their epoch is over; outside of epochs it is kept for good, so a program that synchronizes often does
-/// so in epochs or data loops.
+/// lost when the number of replicas changes. (Where one is made, either all replicas have accumulators or none.) After a
+/// restart in an epoch the program runs from the top of that epoch again, but data loops that are over are skipped. A
+/// synchronization outside of data loops that had happened before returns what it returned then, without communication, and
+/// drops what was added for it, for it has been counted ([`Synchronized::replayed`] tells). So the code just before an epoch
+/// and just before a data loop must do no harm when it runs twice, and must come to the same synchronizations
+/// ([`Error::Replay`]): in the same lines of the source, so that a program that was changed above them goes on only from a
+/// checkpoint between two epochs. A synchronization inside a data loop is never repeated. What the others gave is kept until
+/// their epoch is over; outside of epochs it is kept for good, so a program that synchronizes often does so in epochs or data
+/// loops.
 ///
-/// So a loop of one's own that goes on from a step that was [kept](Replica::keep_value), and does not run from the top again,
+/// A loop of one's own that goes on from a step that was [kept](Replica::keep_value), and does not run from the top again,
 /// must not synchronize: it would be given what its first steps gave. Run it as a data loop over its steps, with
-/// `batches("steps", Sampler::new(steps).global_batch(1))`. Besides, what is to be given again has to be kept, in memory and in
-/// every checkpoint: each synchronization outside of data loops until its epoch is over, and outside of epochs for ever.
+/// `batches("steps", Sampler::new(steps).global_batch(1))`.
 ///
 /// # What does not compile
 /// What AdaptDL's accumulator refuses when it happens:
@@ -439,6 +440,11 @@ impl Accumulator {
     /// a block (there is no way on with this accumulator); [`Error::Overflow`]. [`Error::Replay`]. What ended the run.
     #[track_caller]
     pub fn synchronized(&mut self) -> Result<Synchronized<'_>, Error> {
+        let replica = &self.lease.replica;
+        if replica.shared().stage().is_broken_off() {
+            // What comes now comes again after the restart, when the loop that was left is over.
+            replica.checkpoint_point()?;
+        }
         super::synchronize::synchronize(&self.lease, Location::caller())
     }
 }

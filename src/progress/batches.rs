@@ -159,6 +159,7 @@ impl Drop for Batches<'_> {
         if !self.over {
             if stops_by_itself(self.replica) {
                 self.tracker.lock().stop();
+                self.replica.shared().stage().break_off();
             }
             self.end(Left::Finished);
         }

@@ -76,6 +76,7 @@ impl Drop for Epochs<'_> {
         if !self.over {
             if stops_by_itself(self.replica) {
                 self.tracker.lock().stop();
+                self.replica.shared().stage().break_off();
             }
             self.end(true);
         }

@@ -51,7 +51,8 @@
 //! Each iteration and each epoch begins with what [`Replica::checkpoint_point`] does: when all replicas have agreed to stop,
 //! after a SIGTERM or Ctrl-C at any of them, they finish the iteration, make a checkpoint and exit, all after the same one.
 //! Where the builder said not to exit, loops and epochs end early instead, and nothing that they leave counts as finished:
-//! [`Replica::stop_requested`] says so, and the checkpoint is made when the loop ends by itself.
+//! [`Replica::stop_requested`] says so, and the checkpoint is made when the loop ends by itself. A trainer that leaves it
+//! with `break` makes the checkpoint at its next loop, epoch, checkpoint point or synchronization of an accumulator.
 
 mod batches;
 mod epochs;

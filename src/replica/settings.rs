@@ -83,8 +83,10 @@ impl Asked {
             Some(every) => Some(every),
             None => seconds(CHECKPOINT_EVERY)?,
         };
+        let directory = self.directory.clone().or(directory.map(PathBuf::from));
         Ok(Settings {
-            directory: self.directory.clone().or(directory.map(PathBuf::from)),
+            // The same one wherever the trainer goes later.
+            directory: directory.map(|path| std::path::absolute(&path).unwrap_or(path)),
             every,
             keep,
             restart: number(RESTART, "how often the run has been started again")?.unwrap_or(0),

@@ -11,6 +11,7 @@ pub(crate) struct Stage {
     /// 0 outside of epochs, else the epoch's number and 1.
     epoch: AtomicU64,
     in_loop: AtomicBool,
+    broken_off: AtomicBool,
 }
 
 impl Stage {
@@ -36,5 +37,15 @@ impl Stage {
 
     pub(crate) fn set_in_loop(&self, in_loop: bool) {
         self.in_loop.store(in_loop, Ordering::Relaxed);
+    }
+
+    /// Whether the trainer itself has left a loop because all had agreed to stop: the checkpoint of the stop has to be made
+    /// before anything that will be done again.
+    pub(crate) fn is_broken_off(&self) -> bool {
+        self.broken_off.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn break_off(&self) {
+        self.broken_off.store(true, Ordering::Relaxed);
     }
 }

@@ -94,6 +94,13 @@ pub(crate) fn replica(words: &[&str]) {
             replica.barrier().expect("all come");
         }
         "verify" => outcome("resume", &replica.resumed()),
+        "move" => {
+            let kept = replica.keep_value(Value::shared("common", 1));
+            kept.expect("kept");
+            std::env::set_current_dir("/").expect("is there");
+            let saved = replica.checkpoint().expect("saves").expect("a directory");
+            tell(format!("path {}", saved.path.display()));
+        }
         "exchange" => exchange(&replica, words),
         "leave" => {
             let exchange = Exchange::builder(100).build(&replica).expect("made");
@@ -288,6 +295,20 @@ impl State for Slow {
 
     fn load(&mut self, _: &mut dyn Read) -> Result<(), StateError> {
         Ok(())
+    }
+}
+
+#[test]
+fn a_trainer_that_changes_its_directory_goes_on_saving_in_the_same_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().canonicalize().expect("is there");
+    let mut setup = setup(Path::new("here"));
+    let text = path.to_str().expect("a text");
+    setup.wrapper = ["env", "-C", text].map(str::to_owned).to_vec();
+    for ended in World::with("move", 2, &setup).succeed() {
+        let expected = path.join("here/checkpoint-1");
+        assert_eq!(Path::new(ended.one("path ")), expected);
+        assert!(expected.join("manifest").is_file());
     }
 }
 

@@ -163,6 +163,49 @@ fn a_trainer_that_stops_by_itself_leaves_its_loops_unfinished() {
 }
 
 #[test]
+fn what_a_trainer_synchronizes_after_it_broke_off_comes_again_with_all_that_was_left() {
+    let name =
+        "stops::what_a_trainer_synchronizes_after_it_broke_off_comes_again_with_all_that_was_left";
+    let ended = elastic(name, 2, |generation| {
+        let replica = Replica::builder().exit_on_stop(false).join().unwrap();
+        let seen = Seen::of(&replica);
+        let mut a = replica.accumulator("a").unwrap();
+        for epoch in replica.epochs(2).unwrap() {
+            let epoch = epoch.unwrap();
+            for (at, batch) in (0..).zip(
+                replica
+                    .batches("train", Sampler::new(20).global_batch(2))
+                    .unwrap(),
+            ) {
+                let batch = batch.unwrap();
+                seen.see(&format!("{epoch}"), &batch);
+                a.add("n", batch.len()).unwrap();
+                if (generation.number, at) == (0, 3) {
+                    replica.raise(gradring::Flags::RESIZE);
+                    replica.barrier().unwrap();
+                }
+                if replica.stop_requested().is_some() {
+                    break;
+                }
+            }
+            let mut all = a.synchronized().unwrap();
+            generation.tell(format!("n {}", all.count("n").unwrap()));
+            assert!(!all.replayed());
+            all.clear();
+        }
+        if replica.stop_requested().is_some() {
+            return 3;
+        }
+        seen.tell(generation);
+        0
+    });
+    assert_eq!(ended.len(), 2);
+    exactly_once(&ended, &[("0", 20), ("1", 20)]);
+    assert_eq!(ended[0].all("n"), [["8"], ["8"]], "what there was so far");
+    assert_eq!(ended[1].all("n"), [["20", "20"]; 3]);
+}
+
+#[test]
 fn a_trainer_that_breaks_off_because_of_a_stop_goes_on_there() {
     let name = "stops::a_trainer_that_breaks_off_because_of_a_stop_goes_on_there";
     let ended = elastic(name, 3, |generation| {
