@@ -99,7 +99,16 @@ impl Generation<'_> {
     fn end(&self, watch: &Watch, target: Option<usize>) -> End {
         let failed = |blame| End::Failed(Box::new(self.culprit(blame)));
         match watch.phase {
-            Phase::Failing(blame) => return failed(blame),
+            Phase::Failing(blame) => {
+                // Who does not look at stops is ended by the signal as any program is. That others have seen it die, and
+                // ended in their own way, is no failure of anybody.
+                return match watch.stopped_by {
+                    Some(signal) if blame.while_stopping && self.died_of(blame.rank, signal) => {
+                        End::Stopped(signal)
+                    }
+                    _ => failed(blame),
+                };
+            }
             Phase::Stopping { signal, .. } => return End::Stopped(signal),
             Phase::Running => {}
         }

@@ -1,6 +1,7 @@
 //! From the last replica's start to the last one's end, in one generation: who ended how, who is to blame, who is to stop.
 
 use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use super::desk::Desk;
@@ -175,6 +176,17 @@ impl Generation<'_> {
         // By an earlier signal perhaps, if it was the last one that none survives.
         end.signalled
             .is_some_and(|signal| signal == libc::SIGKILL || code == 128 + (signal & 0x7f) as u8)
+    }
+
+    /// Whether a rank's process has died of this signal, which the launcher had sent.
+    pub(super) fn died_of(&self, rank: usize, signal: i32) -> bool {
+        let end = self.processes.list[rank].end;
+        end.is_some_and(|end| {
+            let sent = end.signalled == Some(signal);
+            sent && end
+                .status
+                .is_some_and(|status| status.signal() == Some(signal))
+        })
     }
 
     /// Whether `rank` has left and ended as a rank does when all have agreed to stop.
