@@ -101,7 +101,12 @@ impl Temporary {
 
     /// Gives it the name of a checkpoint. It stays.
     pub(crate) fn rename(&mut self, to: &Path) -> io::Result<()> {
-        std::fs::rename(&self.path, to)?;
+        std::fs::rename(&self.path, to).map_err(|error| match error.kind() {
+            ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists => {
+                io::Error::other("it is there: does another run use this directory?")
+            }
+            _ => error,
+        })?;
         self.kept = true;
         Ok(())
     }

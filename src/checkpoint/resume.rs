@@ -1,7 +1,7 @@
 //! Going on from a checkpoint: finding it, and loading what is registered.
 
 use super::damage::Damage;
-use super::directory::{Listing, verify};
+use super::directory::{Listing, Temporary, verify};
 use super::entry::{Entry, Registry, duplicate};
 use super::files::Input;
 use super::manifest::{Manifest, StateRecord};
@@ -81,7 +81,17 @@ pub(super) fn look(shared: &Shared, registry: &Registry) -> Result<(), Error> {
 fn look_in(shared: &Shared, directory: &Path) -> Result<Resume, Error> {
     let message = if shared.rank == 0 {
         let _reading = Writing::begin(shared);
-        encode(&Found::look(directory))?
+        let found = Found::look(directory);
+        if found.is_ok()
+            && let Err(error) = try_out(directory)
+        {
+            // A run that only reads can do without; all others should know before the first one is due.
+            say(format_args!(
+                "no checkpoint can be made in {}: {error}",
+                directory.display()
+            ));
+        }
+        encode(&found)?
     } else {
         Vec::new()
     };
@@ -129,10 +139,9 @@ fn look_in(shared: &Shared, directory: &Path) -> Result<Resume, Error> {
     if shared.rank == 0 {
         for skipped in &skipped {
             // Where nobody can be told, `Resumed` still tells.
-            let _ = writeln!(
-                std::io::stderr(),
-                "gradring: going on from checkpoint {number}; a newer one cannot be used: {skipped}"
-            );
+            say(format_args!(
+                "going on from checkpoint {number}; a newer one cannot be used: {skipped}"
+            ));
         }
     }
     let waiting = manifest.states.into_iter().map(|record| {
@@ -149,6 +158,16 @@ fn look_in(shared: &Shared, directory: &Path) -> Result<Resume, Error> {
             skipped,
         }),
     })
+}
+
+fn say(what: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "gradring: {what}");
+}
+
+/// Whether a checkpoint can be begun there.
+fn try_out(directory: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    Temporary::create(directory, 0).map(drop)
 }
 
 /// What this rank sees of rank 0's newest checkpoint: in words, and the manifest.

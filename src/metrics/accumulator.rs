@@ -115,8 +115,7 @@ struct Known {
 /// loops.
 ///
 /// A loop of one's own that goes on from a step that was [kept](Replica::keep_value), and does not run from the top again,
-/// must not synchronize: it would be given what its first steps gave. Run it as a data loop over its steps, with
-/// `batches("steps", Sampler::new(steps).global_batch(1))`.
+/// calls [`synchronized_unrecorded`](Self::synchronized_unrecorded): by the other it would be given what its first steps gave.
 ///
 /// # What does not compile
 /// What AdaptDL's accumulator refuses when it happens:
@@ -440,12 +439,17 @@ impl Accumulator {
     /// a block (there is no way on with this accumulator); [`Error::Overflow`]. [`Error::Replay`]. What ended the run.
     #[track_caller]
     pub fn synchronized(&mut self) -> Result<Synchronized<'_>, Error> {
-        let replica = &self.lease.replica;
-        if replica.shared().stage().is_broken_off() {
-            // What comes now comes again after the restart, when the loop that was left is over.
-            replica.checkpoint_point()?;
-        }
-        super::synchronize::synchronize(&self.lease, Location::caller())
+        super::synchronize::synchronize(&self.lease, Location::caller(), true)
+    }
+
+    /// As [`synchronized`](Self::synchronized), but never replayed: as inside a data loop. For loops of one's own that go on
+    /// from a step that was [kept](Replica::keep_value), and do not run from the top again after a restart.
+    ///
+    /// # Errors
+    /// As [`synchronized`](Self::synchronized), but for [`Error::Replay`].
+    #[track_caller]
+    pub fn synchronized_unrecorded(&mut self) -> Result<Synchronized<'_>, Error> {
+        super::synchronize::synchronize(&self.lease, Location::caller(), false)
     }
 }
 

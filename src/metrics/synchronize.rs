@@ -25,13 +25,19 @@ fn operation(subject: u16, core: &Core, epoch: Option<u64>, ordinal: Option<u64>
 pub(super) fn synchronize<'a>(
     lease: &'a Lease,
     site: &'static Location<'static>,
+    recorded: bool,
 ) -> Result<Synchronized<'a>, Error> {
+    if lease.replica.shared().stage().is_broken_off() {
+        // What comes now comes again after the restart, when the loop that was left is over.
+        lease.replica.checkpoint_point()?;
+    }
     let (core, cells, shared) = (&*lease.core, &*lease.cells, lease.replica.shared());
     let mut guard = core.state().ok_or_else(inside_block)?;
     let state = &mut *guard;
-    let (epoch, in_loop) = (shared.stage().epoch(), shared.stage().in_loop());
+    let epoch = shared.stage().epoch();
+    let recorded = recorded && !shared.stage().in_loop();
     let mut ordinal = None;
-    if !in_loop {
+    if recorded {
         let (next, replayed) = state.history.next(epoch);
         if let Some(snapshot) = replayed {
             let found = site.to_string();
@@ -82,7 +88,7 @@ pub(super) fn synchronize<'a>(
     state.advance(cells);
     core.outdate();
     state.history.prune(epoch);
-    if !in_loop {
+    if recorded {
         let snapshot = Snapshot {
             site: site.to_string().into(),
             results: Arc::clone(&state.results),
@@ -130,7 +136,7 @@ fn explain(shared: &Shared, error: Error) -> Error {
 fn place(extra: u64) -> String {
     let ordinal = match (extra & u64::from(u32::MAX)).checked_sub(1) {
         Some(ordinal) => format!("number {ordinal}"),
-        None => "one in a data loop".into(),
+        None => "one that is not recorded".into(),
     };
     match (extra >> 32).checked_sub(1) {
         Some(epoch) => format!("{ordinal} of epoch {epoch}"),

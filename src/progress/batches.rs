@@ -1,8 +1,8 @@
 //! A loop over data.
 
+use super::is_stopping;
 use super::position::{Ahead, Position, hash};
 use super::sampler::{Pass, Sampler};
-use super::stops_by_itself;
 use super::tracker::Tracker;
 use crate::replica::{Error, Kind, Operation, Replica};
 use std::sync::Arc;
@@ -157,7 +157,7 @@ impl Iterator for Batches<'_> {
 impl Drop for Batches<'_> {
     fn drop(&mut self) {
         if !self.over {
-            if stops_by_itself(self.replica) {
+            if is_stopping(self.replica) {
                 self.tracker.lock().stop();
                 self.replica.shared().stage().break_off();
             }

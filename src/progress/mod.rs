@@ -50,9 +50,11 @@
 //!
 //! Each iteration and each epoch begins with what [`Replica::checkpoint_point`] does: when all replicas have agreed to stop,
 //! after a SIGTERM or Ctrl-C at any of them, they finish the iteration, make a checkpoint and exit, all after the same one.
-//! Where the builder said not to exit, loops and epochs end early instead, and nothing that they leave counts as finished:
-//! [`Replica::stop_requested`] says so, and the checkpoint is made when the loop ends by itself. A trainer that leaves it
-//! with `break` makes the checkpoint at its next loop, epoch, checkpoint point or synchronization of an accumulator.
+//! Where the builder said not to exit, loops and epochs end early instead: [`Replica::stop_requested`] says why.
+//!
+//! A trainer that looks by itself and leaves a loop with `break` when all have agreed to stop comes to the checkpoint (and the
+//! exit) at its next loop, epoch, checkpoint point or synchronization of an accumulator. What is left in a run that stops
+//! does not count as finished.
 
 mod batches;
 mod epochs;
@@ -109,8 +111,7 @@ impl Replica {
     }
 }
 
-/// Whether the trainer itself ends a run that has agreed to stop: what it leaves from then on, it leaves because of that.
-fn stops_by_itself(replica: &Replica) -> bool {
-    let shared = replica.shared();
-    !shared.settings.exit_on_stop && shared.agreed().stop().is_some()
+/// Whether all have agreed to stop: what a trainer leaves from then on, it leaves because of that, and has not finished.
+fn is_stopping(replica: &Replica) -> bool {
+    replica.shared().agreed().stop().is_some()
 }

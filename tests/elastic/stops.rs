@@ -206,6 +206,43 @@ fn what_a_trainer_synchronizes_after_it_broke_off_comes_again_with_all_that_was_
 }
 
 #[test]
+fn a_break_because_of_a_stop_leaves_nothing_out_where_the_next_thing_ends_the_process_too() {
+    let name = "stops::a_break_because_of_a_stop_leaves_nothing_out_where_the_next_thing_ends_the_process_too";
+    let ended = elastic(name, 2, |generation| {
+        generation.next(3);
+        let replica = Replica::join().unwrap();
+        let seen = Seen::of(&replica);
+        let mut a = replica.accumulator("a").unwrap();
+        for epoch in replica.epochs(2).unwrap() {
+            let epoch = epoch.unwrap();
+            let sampler = Sampler::new(20).global_batch(2);
+            for (at, batch) in (0..).zip(replica.batches("train", sampler).unwrap()) {
+                let batch = batch.unwrap();
+                seen.see(&format!("{epoch}"), &batch);
+                a.add("n", batch.len()).unwrap();
+                if (generation.number, at, replica.rank()) == (0, 3, 1) {
+                    replica.raise(gradring::Flags::TERMINATE);
+                }
+                replica.barrier().unwrap();
+                if replica.stop_requested().is_some() {
+                    break;
+                }
+            }
+            let mut all = a.synchronized().unwrap();
+            generation.tell(format!("n {}", all.count("n").unwrap()));
+            all.clear();
+        }
+        seen.tell(generation);
+        0
+    });
+    assert_eq!(ended.len(), 2);
+    assert_eq!(ended[0].outcome.code, 143);
+    exactly_once(&ended, &[("0", 20), ("1", 20)]);
+    assert_eq!(ended[0].all("n"), [[""; 0]; 2]);
+    assert_eq!(ended[1].all("n"), [["20", "20"]; 3]);
+}
+
+#[test]
 fn a_trainer_that_breaks_off_because_of_a_stop_goes_on_there() {
     let name = "stops::a_trainer_that_breaks_off_because_of_a_stop_goes_on_there";
     let ended = elastic(name, 3, |generation| {

@@ -3,6 +3,7 @@
 //! Each run of a case is a world of its own; all of them share one directory of checkpoints.
 
 use crate::world::{Setup, World};
+use gradring::checkpoint::Value;
 use gradring::progress::Sampler;
 use gradring::{Accumulator, Error, Replica};
 
@@ -115,6 +116,24 @@ pub(crate) fn replica(case: &str, replica: &Replica) {
             }
             assert_eq!(seen, [4, 8, 12]);
             assert_eq!(shown(&mut a, &["n"]), (1, vec![12]));
+        }
+        "a loop of one's own" => {
+            // It goes on from a step that was kept, and does not run from the top again.
+            let mut a = replica.accumulator("a").unwrap();
+            let step = replica.keep_value(Value::shared("step", 0_i64)).unwrap();
+            assert_eq!(*step.lock().unwrap(), [0, 3][run]);
+            while *step.lock().unwrap() < 6 {
+                *step.lock().unwrap() += 1;
+                a.add("n", 10 / n).unwrap();
+                let all = a.synchronized_unrecorded().unwrap();
+                assert_eq!(all.count("n").unwrap(), 10 * *step.lock().unwrap());
+                assert!(!all.replayed());
+                drop(all);
+                if (run, *step.lock().unwrap()) == (0, 3) {
+                    save();
+                    return;
+                }
+            }
         }
         "in a loop and after it" => {
             let mut a = replica.accumulator("a").unwrap();
@@ -318,6 +337,11 @@ fn synchronizations_inside_of_a_loop_see_what_came_so_far() {
 #[test]
 fn synchronizations_inside_of_a_loop_do_not_count_for_the_replay() {
     runs("in a loop and after it", &[2, 3]);
+}
+
+#[test]
+fn a_synchronization_that_is_not_recorded_is_never_replayed() {
+    runs("a loop of one's own", &[1, 2]);
 }
 
 #[test]
