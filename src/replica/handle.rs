@@ -164,8 +164,8 @@ impl Replica {
     }
 
     /// Why all replicas have agreed to stop, if they have: for loops of your own, after any operation of all. Batches,
-    /// epochs and checkpoint points look by themselves: a data loop that a `break` leaves because of this is finished, and
-    /// the samples that it had left are nobody's.
+    /// epochs and checkpoint points look by themselves. A data loop that is left with `break` because of this is not finished,
+    /// and goes on after the restart.
     ///
     /// From the first call on SIGTERM and Ctrl-C ask for a stop and do not end this process at once
     /// ([`Builder::handle_signals`]).
