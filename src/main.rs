@@ -78,7 +78,7 @@ struct Run {
     /// Where the replicas keep their checkpoints.
     #[arg(long, value_name = "DIR")]
     checkpoint_dir: Option<PathBuf>,
-    /// After how many seconds a checkpoint is due.
+    /// After how many seconds a checkpoint is due, in replicas that have a directory for it.
     #[arg(long, value_name = "SECONDS", value_parser = seconds_above_0, allow_negative_numbers = true)]
     checkpoint_every: Option<Duration>,
     /// How many checkpoints are kept, at least 1 [default: 2].

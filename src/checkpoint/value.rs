@@ -46,6 +46,10 @@ pub struct Value<T> {
 
 impl<T> Value<T> {
     /// One that is equal on all replicas: rank 0's is saved.
+    ///
+    /// A run that begins anew does not make it equal: give all replicas the same, or send it from one of them afterwards
+    /// ([`Exchange::start`](crate::Exchange::start), [`Replica::broadcast`](crate::Replica::broadcast)). In a resumed run
+    /// that changes nothing.
     pub fn shared(name: impl Into<String>, value: T) -> Self {
         Self::new(name.into(), Whose::Shared, value)
     }

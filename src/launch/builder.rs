@@ -187,8 +187,9 @@ impl Launch {
     /// Starts the replicas and returns when the last of the last generation has ended.
     ///
     /// Blocks the calling thread, which must be the one that lives as long as they do: the kernel kills them when it ends.
-    /// Waits for the replicas' pids only, installs no signal handlers, makes no subreaper. What the replicas write goes
-    /// to this process's standard output and standard error, whole lines at a time, through two threads; what the
+    /// Waits for the replicas' pids only, installs no signal handlers (so that Ctrl-C ends this process and all replicas
+    /// without a checkpoint, unless a [`stopper`](Launch::stopper) is told of it), makes no subreaper. What the replicas
+    /// write goes to this process's standard output and standard error, whole lines at a time, through two threads; what the
     /// launcher itself has to say goes to standard error with `gradring: ` before it. They take the locks of
     /// [`std::io::stdout`] and [`std::io::stderr`] for each piece, so the calling thread must not hold these. Meanwhile
     /// [`resize`](super::resize) finds the run.

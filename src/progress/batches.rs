@@ -32,6 +32,10 @@ impl Batch {
     }
 
     /// How many samples all replicas have together in this iteration.
+    ///
+    /// The mean over all these samples is a step of each replica's sum over its own, times the number of replicas that
+    /// have any, divided by this: [`Reduction::Mean`](crate::Reduction::Mean) divides by that number again. It is the
+    /// smaller one of the world size and this. With [`Reduction::Sum`](crate::Reduction::Sum) only divide.
     pub fn together(&self) -> usize {
         self.together
     }
