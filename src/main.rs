@@ -243,30 +243,11 @@ fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Lets the signals that end a program stop the run instead. Those that this process was started to ignore (by `nohup`,
-/// or in the background of a script) stay ignored.
+/// Lets the signals that end a program stop the run instead.
 fn listen(stopper: &Stopper) -> std::io::Result<()> {
     // SAFETY: no handler is installed, the default comes back: with SIGCHLD ignored nobody could be waited for.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
-        if is_ignored(signal)? {
-            continue;
-        }
-        let stopper = stopper.clone();
-        // SAFETY: `stop` is async-signal-safe.
-        unsafe { signal_hook::low_level::register(signal, move || stopper.stop(signal)) }?;
-    }
-    Ok(())
-}
-
-fn is_ignored(signal: i32) -> std::io::Result<bool> {
-    // SAFETY: all-zero is a value of this plain C struct.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: asks only; `action` is valid for writes and outlives the call.
-    if unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) } != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    Ok(action.sa_sigaction == libc::SIG_IGN)
+    stopper.forward_signals()
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

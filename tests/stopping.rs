@@ -197,8 +197,8 @@ fn ended_by(case: &str, signals: &[Signal]) -> Option<i32> {
         if turn == 0 {
             world.hear("going");
         } else {
-            // It has not ended by the one before.
-            std::thread::sleep(Duration::from_millis(100));
+            // It has not ended by the one before, and this is no echo of it.
+            std::thread::sleep(Duration::from_millis(200));
         }
         world.replicas[0].signal(*signal);
     }
@@ -212,6 +212,17 @@ fn a_replica_that_never_asks_whether_to_stop_ends_by_the_signal_like_any_program
             assert_eq!(ended_by(case, &[signal]), Some(signal as i32), "{case}");
         }
     }
+}
+
+#[test]
+fn the_echo_of_a_ctrl_c_is_no_second_one() {
+    let mut world = World::start("until the stop", 1);
+    world.hear("going");
+    for _ in 0..20 {
+        // Not waited for yet: the number is still its own.
+        kill(world.replicas[0].pid(), Signal::SIGINT).expect("it is there until it is waited for");
+    }
+    assert!(world.succeed()[0].one("stopped").starts_with("interrupted"));
 }
 
 #[test]

@@ -13,7 +13,6 @@ use thiserror::Error;
 use super::arguments::{ArgumentError, Arguments, help};
 use super::data::{DataError, Dataset};
 use super::dense;
-use super::interrupt::Forwarding;
 use super::mlp::Mlp;
 use super::progress::{Progress, Watcher};
 use super::replica;
@@ -124,8 +123,8 @@ fn as_parent(job: &Job, arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(interval) = arguments.checkpoint_every {
         launch = launch.checkpoint_every(interval);
     }
-    // Before there is any other thread: one that has the signals unblocked would end this process.
-    let forwarding = Forwarding::begin(launch.stopper());
+    // Where the system does not allow it, signals end this process, and with it, less tidily, the run.
+    let _ = launch.stopper().forward_signals();
     let watcher = if io::stderr().is_terminal() {
         let socket = meeting_place.path().join(PROGRESS);
         Watcher::begin(&socket, job.name, schedule.total())
@@ -150,9 +149,7 @@ fn as_parent(job: &Job, arguments: &Arguments) -> Result<ExitCode, Failure> {
             what: "the replicas left no result",
             source,
         })?;
-    // Before signals may end this process again.
     drop(meeting_place);
-    drop(forwarding);
     compare(job, arguments, &data, &trained)
 }
 

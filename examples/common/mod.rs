@@ -5,7 +5,6 @@
 pub(crate) mod arguments;
 pub(crate) mod data;
 pub(crate) mod dense;
-pub(crate) mod interrupt;
 pub(crate) mod job;
 pub(crate) mod mlp;
 pub(crate) mod momentum;

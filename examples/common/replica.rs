@@ -71,8 +71,10 @@ pub(crate) fn train(
                 // The data has run out for this replica, not for all: it takes the others' updates.
                 None
             } else {
-                // The mean of what replicas send is the mean over samples, however few the last ones are.
-                let weight = replica.world_size() as f32 / batch.together() as f32;
+                // The mean of what replicas send is the mean over samples, however few the last ones are: it is over those
+                // replicas that have any.
+                let giving = replica.world_size().min(batch.together());
+                let weight = giving as f32 / batch.together() as f32;
                 let seen = batch.indices();
                 let loss = model.gradient(
                     &parameters,

@@ -18,6 +18,11 @@ pub(crate) trait Entry: Send + Sync {
     /// Why it cannot be saved now.
     fn not_ready(&self) -> Option<String>;
 
+    /// Whether this very thread has it in its hands, so that no checkpoint can be made here.
+    fn is_held_here(&self) -> bool {
+        false
+    }
+
     /// What this rank tells the others of it, just before they all meet for a checkpoint.
     fn contribution(&self) -> Vec<u8> {
         Vec::new()
@@ -60,6 +65,13 @@ impl Registry {
     /// Held for moments only: neither while replicas meet nor while a trainer's code runs.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Registered> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What this thread has in its hands, if anything.
+    pub(crate) fn held_here(&self) -> Option<String> {
+        let registered = self.lock();
+        let held = registered.entries.iter().find(|entry| entry.is_held_here());
+        held.map(|entry| entry.name().to_owned())
     }
 
     /// All entries, by name.

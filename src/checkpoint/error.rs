@@ -125,7 +125,9 @@ pub enum StateError {
         why: String,
     },
     /// A state of another number of replicas, and it cannot be merged.
-    #[error("state {state} is of {expected} replicas, found {found}, and cannot be merged")]
+    #[error(
+        "state {state} is of {expected} replicas, found {found}, and cannot be merged (`State::merge`, `Value::merged_by`)"
+    )]
     WorldSize {
         /// The state's name.
         state: String,

@@ -70,9 +70,14 @@ impl<S> Cell<S> {
         self.whose
     }
 
-    fn lock(&self) -> Result<KeptGuard<'_, S>, Error> {
+    /// Whether this thread has a guard of it.
+    pub(crate) fn is_held_here(&self) -> bool {
         // Any thread sees its own last store.
-        if self.holder.load(Ordering::Relaxed) == this_thread() {
+        self.holder.load(Ordering::Relaxed) == this_thread()
+    }
+
+    fn lock(&self) -> Result<KeptGuard<'_, S>, Error> {
+        if self.is_held_here() {
             return Err(Error::Invalid {
                 what: "a guard of what is kept",
                 expected: "one at a time on a thread".to_owned(),
@@ -191,6 +196,10 @@ impl<S: State + Send + 'static> Entry for KeptState<S> {
 
     fn not_ready(&self) -> Option<String> {
         self.0.not_ready()
+    }
+
+    fn is_held_here(&self) -> bool {
+        self.0.is_held_here()
     }
 
     fn save(&self, out: &mut dyn Write) -> Result<(), StateError> {

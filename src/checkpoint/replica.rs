@@ -81,10 +81,19 @@ impl Replica {
     /// is returned. While an asynchronous exchange has not settled nothing happens.
     ///
     /// # Errors
-    /// As [`checkpoint`](Self::checkpoint).
+    /// As [`checkpoint`](Self::checkpoint); [`Error::Invalid`] if this thread holds a guard of what is kept (local).
     pub fn checkpoint_point(&self) -> Result<Option<Stop>, Error> {
         let shared = self.shared();
         shared.look_at_stops();
+        let registry = shared.attached::<Registry>();
+        // Also where nothing is due: a trainer should know before it is asked to stop, and cannot save.
+        if let Some(name) = registry.held_here() {
+            return Err(Error::Invalid {
+                what: "a place to save or to stop",
+                expected: "no guard of what is kept in the hands of this thread".to_owned(),
+                found: format!("one of {name}"),
+            });
+        }
         if shared.not_ready().is_some() {
             return Ok(None);
         }
@@ -96,7 +105,7 @@ impl Replica {
             return Ok(None);
         };
         self.checkpoint()?;
-        shared.attached::<Registry>().lock().stopped = true;
+        registry.lock().stopped = true;
         if shared.settings.exit_on_stop {
             shared.leave_and_exit(stop.exit_code());
         }

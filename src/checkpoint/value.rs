@@ -120,6 +120,10 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Entry for KeptValue<T> {
         self.cell.not_ready()
     }
 
+    fn is_held_here(&self) -> bool {
+        self.cell.is_held_here()
+    }
+
     fn save(&self, out: &mut dyn Write) -> Result<(), StateError> {
         save(self.name(), &*self.cell.try_lock()?, out)
     }

@@ -188,7 +188,7 @@ impl Launch {
     ///
     /// Blocks the calling thread, which must be the one that lives as long as they do: the kernel kills them when it ends.
     /// Waits for the replicas' pids only, installs no signal handlers (so that Ctrl-C ends this process and all replicas
-    /// without a checkpoint, unless a [`stopper`](Launch::stopper) is told of it), makes no subreaper. What the replicas
+    /// without a checkpoint, unless its [`stopper`](Launch::stopper) [forwards signals](Stopper::forward_signals)), makes no subreaper. What the replicas
     /// write goes to this process's standard output and standard error, whole lines at a time, through two threads; what the
     /// launcher itself has to say goes to standard error with `gradring: ` before it. They take the locks of
     /// [`std::io::stdout`] and [`std::io::stderr`] for each piece, so the calling thread must not hold these. Meanwhile
@@ -199,20 +199,26 @@ impl Launch {
     /// Only if the run, or a new generation of it, does not come about: nothing of it is left then. A run that failed is
     /// an [`Outcome`].
     pub fn run(self) -> Result<Outcome, LaunchError> {
+        let outcome = self.generations();
+        self.stopper.over();
+        outcome
+    }
+
+    fn generations(&self) -> Result<Outcome, LaunchError> {
         self.check()?;
         let began = Instant::now();
-        let mut plan = Plan::new(&self);
+        let mut plan = Plan::new(self);
         let stopped = self.stopper.listen().map_err(|source| LaunchError::Os {
             call: "eventfd",
             source,
         })?;
-        let mut desk = Desk::open(&self, &mut plan);
+        let mut desk = Desk::open(self, &mut plan);
         loop {
             if self.stopper.asked() > 0 {
                 let signal = self.stopper.signals().0;
                 return Ok(Outcome::not_begun(signal, began.elapsed(), &plan));
             }
-            let generation = match Generation::start(&self, &plan, stopped, began) {
+            let generation = match Generation::start(self, &plan, stopped, began) {
                 Ok(generation) => generation,
                 Err(error) => {
                     let line = match plan.go_back(&error) {

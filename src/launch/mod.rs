@@ -19,23 +19,9 @@
 //! }
 //! ```
 //!
-//! It installs no signal handlers. A program like the one above is ended by Ctrl-C or SIGTERM as any other, and its replicas
-//! die with it, without a checkpoint. For them to agree and save, pass signals on, here with the crate signal-hook:
-//!
-//! ```no_run
-//! use gradring::launch::Launch;
-//! use signal_hook::consts::{SIGINT, SIGTERM};
-//! use signal_hook::iterator::Signals;
-//!
-//! # fn launcher() -> Result<(), Box<dyn std::error::Error>> {
-//! let launch = Launch::this_program().replicas(2).checkpoint_directory("checkpoints");
-//! let stopper = launch.stopper();
-//! let mut signals = Signals::new([SIGINT, SIGTERM])?;
-//! std::thread::spawn(move || signals.forever().for_each(|signal| stopper.stop(signal)));
-//! let outcome = launch.run()?;
-//! # Ok(())
-//! # }
-//! ```
+//! It installs no signal handlers unless it is [asked](Stopper::forward_signals): a program like the one above is ended by
+//! Ctrl-C or SIGTERM as any other, and its replicas die with it, without a checkpoint. With
+//! `launch.stopper().forward_signals()?` before `run` they agree to stop, and save.
 //!
 //! A run is one *generation* of processes after another, mostly one: a new generation, with a new segment, begins when a
 //! replica has failed and [`Launch::max_restarts`] allows it, and when the run is to have another number of replicas

@@ -1,10 +1,12 @@
 //! How a run is asked to stop from outside: from a signal handler, or from another thread.
 
+use signal_hook::low_level::{emulate_default_handler, register};
 use std::io;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 use super::event::Event;
+use crate::replica::{ECHO, disposition, milliseconds};
 
 /// Asks a run to stop; made by [`Launch::stopper`](super::Launch::stopper), cloned and sent at will.
 ///
@@ -26,6 +28,8 @@ struct Shared {
     asked: AtomicU32,
     /// Made by the run, never closed while a handler could write to it.
     event: OnceLock<Event>,
+    /// The run has ended.
+    over: AtomicBool,
 }
 
 impl Stopper {
@@ -35,6 +39,7 @@ impl Stopper {
             last: AtomicI32::new(0),
             asked: AtomicU32::new(0),
             event: OnceLock::new(),
+            over: AtomicBool::new(false),
         }))
     }
 
@@ -62,6 +67,51 @@ impl Stopper {
             // SAFETY: as above.
             unsafe { *libc::__errno_location() = errno };
         }
+    }
+
+    /// Lets the signals that ask this process to end stop the run instead, until it has ended: Ctrl-C (`SIGINT`), `SIGTERM`,
+    /// `SIGHUP` and `SIGQUIT`. Of two Ctrl-C within a tenth of a second the second is an echo. What was installed for them before is called too; those that this process was started to
+    /// ignore (by `nohup`, or in the background of a script) stay ignored.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let launch = gradring::Launch::this_program().replicas(2).checkpoint_directory("checkpoints");
+    /// launch.stopper().forward_signals()?;
+    /// let outcome = launch.run()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn forward_signals(&self) -> io::Result<()> {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
+            let Some(is_default) = disposition(signal)? else {
+                continue;
+            };
+            let stopper = self.clone();
+            let last = AtomicU64::new(0);
+            let came = move || {
+                let now = milliseconds();
+                let before = last.swap(now, Ordering::SeqCst);
+                if signal == libc::SIGINT && before > 0 && now.saturating_sub(before) < ECHO {
+                    return;
+                }
+                if !stopper.0.over.load(Ordering::SeqCst) {
+                    stopper.stop(signal);
+                } else if is_default {
+                    let _ = emulate_default_handler(signal);
+                }
+            };
+            // SAFETY: `stop` and the emulation of a default action are async-signal-safe.
+            unsafe { register(signal, came) }?;
+        }
+        Ok(())
+    }
+
+    /// The run has ended: signals do again what they did before it.
+    pub(super) fn over(&self) {
+        self.0.over.store(true, Ordering::SeqCst);
     }
 
     /// From now on the event is set by every `stop`. Look at [`asked`](Self::asked) afterwards.

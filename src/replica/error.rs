@@ -12,7 +12,9 @@ use std::time::Duration;
 /// goes on. *Agreed* ones are the same on all replicas, and the run goes on. All others *end the run*: every replica
 /// gets the same error from whatever it waits for or begins next, and the way on is a new run.
 /// [`Error::ends_the_run`] tells which.
-#[derive(Debug, thiserror::Error)]
+///
+/// Its `Debug` text is its message too: that is what a `main` prints that returns it.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The shared segment could not be made or attached.
@@ -296,6 +298,12 @@ pub enum Error {
     /// A step in parts has begun and is not finished: it owns the replica, against asynchronous steps too. Local.
     #[error("a step in parts of this replica is still open")]
     StepOpen,
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

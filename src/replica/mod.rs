@@ -36,3 +36,4 @@ pub use join::{Builder, DEADLINE, LIFELINE, RANK, SEGMENT, WORLD_SIZE};
 pub(crate) use operation::Kind;
 pub use operation::Operation;
 pub use settings::{CHECKPOINT_DIRECTORY, CHECKPOINT_EVERY, CHECKPOINT_KEEP, RESTART};
+pub(crate) use signals::{ECHO, disposition, milliseconds};

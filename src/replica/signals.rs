@@ -7,7 +7,7 @@
 
 use super::flags::Flags;
 use signal_hook::low_level::{emulate_default_handler, register};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// How many replicas of this process look at stops.
@@ -18,6 +18,10 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 static CAME: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
 /// How many SIGINT had come when somebody began to look at stops.
 static LISTENED: AtomicU32 = AtomicU32::new(0);
+/// When the first SIGINT since then came.
+static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
+/// A second SIGINT within so many milliseconds is the first one's echo.
+pub(crate) const ECHO: u64 = 100;
 /// Whether the handlers are installed.
 static INSTALLED: Mutex<bool> = Mutex::new(false);
 
@@ -45,7 +49,7 @@ pub(crate) fn install() -> std::io::Result<()> {
 }
 
 /// Whether a signal's action is the default one; `None` where it is ignored.
-fn disposition(signal: i32) -> std::io::Result<Option<bool>> {
+pub(crate) fn disposition(signal: i32) -> std::io::Result<Option<bool>> {
     // SAFETY: all-zero is a value of this plain C struct.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: asks only; `action` is valid for writes and outlives the call.
@@ -60,11 +64,30 @@ fn came(index: usize, signal: i32, was_default: bool) {
     let own = std::process::id() == OWNER.load(Ordering::SeqCst);
     let listeners = LISTENERS.load(Ordering::SeqCst);
     let before = CAME[index].fetch_add(1, Ordering::SeqCst);
-    // A second Ctrl-C ends the program, as people expect it; a second SIGTERM says nothing new.
-    let insists = signal == libc::SIGINT && before > LISTENED.load(Ordering::SeqCst);
+    // A second Ctrl-C ends the program, as people expect it; a second SIGTERM says nothing new, nor does the echo of a
+    // Ctrl-C that reached this process both from the terminal and from whoever passes it on.
+    let insists = signal == libc::SIGINT && {
+        let (now, first) = (milliseconds(), INTERRUPTED.load(Ordering::SeqCst));
+        let is_second = before != LISTENED.load(Ordering::SeqCst);
+        if !is_second {
+            INTERRUPTED.store(now, Ordering::SeqCst);
+        }
+        is_second && now.saturating_sub(first) >= ECHO
+    };
     if was_default && (listeners == 0 || insists || !own) {
         let _ = emulate_default_handler(signal);
     }
+}
+
+/// Of a clock that never goes back. Async-signal-safe.
+pub(crate) fn milliseconds() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is valid for writes and outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
 /// What has come when a replica joined. Later signals are its flags.

@@ -252,6 +252,9 @@ fn a_checkpoint_needs_all_guards_and_a_thread_has_one() {
         *guard += 1;
         let error = replica.checkpoint().unwrap_err();
         assert!(is_not_saved(&error, "value"), "{error}");
+        // Told before anything is due.
+        let error = replica.checkpoint_point().unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{error}");
         // Another thread waits for its turn.
         std::thread::scope(|scope| {
             let other = scope.spawn(|| *again.lock().unwrap() += 1);

@@ -180,6 +180,7 @@ fn a_full_standard_output_does_not_stop_a_second_ctrl_c() {
     let (mut child, _reader, pids) = full(&[]);
     crate::tool::kill(child.id(), libc::SIGINT);
     until("both are stopped", || !lives(&pids[0]) && !lives(&pids[1]));
+    crate::tool::let_echoes_pass();
     crate::tool::kill(child.id(), libc::SIGINT);
     let mut status = None;
     until("the launcher ends", || {

@@ -215,6 +215,7 @@ fn a_second_ctrl_c_kills_at_once_in_a_later_generation() {
     for rank in 0..2 {
         run.stdout.line(&format!("[{rank}] got INT"));
     }
+    crate::tool::let_echoes_pass();
     run.signal(libc::SIGINT);
     let ended = run.finish();
     assert_eq!(ended.code, 130, "{}", ended.stderr);

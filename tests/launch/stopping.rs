@@ -90,12 +90,23 @@ fn a_replica_that_ignores_sigterm_is_killed_after_the_grace_time() {
 }
 
 #[test]
+fn the_echo_of_a_ctrl_c_is_no_second_one() {
+    let run = ready(2, &["--grace", "1000"], GRACEFUL);
+    run.signal(libc::SIGINT);
+    run.signal(libc::SIGINT);
+    let ended = run.finish();
+    assert_eq!(ended.code, 130);
+    assert!(!ended.stderr.contains("are killed"), "{}", ended.stderr);
+}
+
+#[test]
 fn a_second_ctrl_c_kills_at_once() {
     let run = ready(2, &["--grace", "1000"], DEAF);
     run.signal(libc::SIGINT);
     for rank in 0..2 {
         run.stdout.line(&format!("[{rank}] got INT"));
     }
+    crate::tool::let_echoes_pass();
     run.signal(libc::SIGINT);
     let ended = run.finish();
     assert_eq!(ended.code, 130);

@@ -261,3 +261,8 @@ pub(crate) fn has_name(segment: &str) -> bool {
     );
     std::path::Path::new(&format!("/dev/shm{segment}")).exists()
 }
+
+/// Waits until a second Ctrl-C is no echo of the first one.
+pub(crate) fn let_echoes_pass() {
+    std::thread::sleep(std::time::Duration::from_millis(200));
+}
