@@ -68,7 +68,10 @@ impl Plan {
             until: Until::Started,
         });
         let source = match &self.directory {
-            Some(directory) => format!("from the newest checkpoint in {}", directory.display()),
+            Some(directory) => format!(
+                "from the newest checkpoint in {}, if there is one",
+                directory.display()
+            ),
             None => "from scratch, as there is no checkpoint directory".to_owned(),
         };
         Some(format!(
@@ -165,7 +168,7 @@ mod tests {
     fn restarts_are_counted_and_come_to_an_end() {
         let mut plan = plan(2, None);
         let line = plan.restart(&"rank 1 failed").unwrap();
-        let expected = "rank 1 failed; restart 1 of 2 begins, with 2 replicas, from the newest checkpoint in d";
+        let expected = "rank 1 failed; restart 1 of 2 begins, with 2 replicas, from the newest checkpoint in d, if there is one";
         assert_eq!(line, expected);
         assert!(plan.restart(&"again").is_some());
         assert!(plan.restart(&"and again").is_none());

@@ -88,7 +88,7 @@ fn the_replicas_know_where_how_often_and_how_many_checkpoints_are_kept() {
     says(
         &ended,
         &format!(
-            "; restart 1 of 1 begins, with 2 replicas, from the newest checkpoint in {folder}\n"
+            "; restart 1 of 1 begins, with 2 replicas, from the newest checkpoint in {folder}, if there is one\n"
         ),
     );
 }
