@@ -142,7 +142,8 @@ fn a_run_is_restarted_from_its_newest_checkpoint() {
     assert!(line.contains("failed first: killed by SIGKILL"), "{line}");
     let expected = "; restart 1 of 1 begins, with 3 replicas, from the newest checkpoint in ";
     let (_, directory) = line.split_once(expected).expect(&line);
-    assert_eq!(Path::new(directory), folder.path());
+    let directory = directory.strip_suffix(", if there is one");
+    assert_eq!(directory.map(Path::new), Some(folder.path()));
     assert_eq!(begin(&run, 3, 1), 50);
     run.signal(libc::SIGTERM);
     assert_eq!(run.finish().code, 143);
