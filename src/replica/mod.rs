@@ -1,6 +1,8 @@
 //! A replica of a run: joining, rank and world size, and what all replicas do together.
 
+mod agreement;
 mod all_reduce;
+mod attached;
 mod cause;
 mod collectives;
 mod counters;

@@ -1,5 +1,6 @@
 //! What a replica's handle and its exchanges share: the segment, who this is, and the state of its operations.
 
+use super::attached::Attached;
 use super::cause::Cause;
 use super::counters::Counters;
 use super::error::Error;
@@ -17,10 +18,8 @@ use crate::shm::pace::{Pace, Seen};
 use crate::shm::poison::Verdict;
 use crate::shm::ring::{Consumer, Producer};
 use crate::shm::seat::Seated;
-use crate::shm::segment::{BEGUN, Segment, WRITING};
+use crate::shm::segment::{BEGUN, Segment};
 use crate::shm::sync::Ordering;
-use std::any::{Any, TypeId};
-use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,9 +46,9 @@ pub(crate) struct Engine {
     /// The flags that all ranks have agreed on so far.
     pub(crate) agreed: u8,
     /// How many operations have ended in which all ranks' flags were seen.
-    agreements: u64,
+    pub(super) agreements: u64,
     /// How many of them there were when it was last asked what is agreed now.
-    asked: u64,
+    pub(super) asked: u64,
     /// Whether there is an asynchronous exchange: then this rank says how far it is.
     paced: bool,
     /// Asynchronous steps since the last settle.
@@ -142,7 +141,7 @@ pub(crate) struct Shared {
     /// The thread that holds the engine; 0 for none.
     holder: AtomicUsize,
     /// What the engine said was agreed when it was given back last.
-    agreed: AtomicU8,
+    pub(super) agreed: AtomicU8,
     /// The number of the operation that this rank is in or was in last, for `abort` from another thread.
     current: AtomicU64,
     /// The number of the barrier whose ticket is held; 0 for none.
@@ -153,14 +152,14 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     stage: Stage,
     /// What signals have come since this rank joined are its flags.
-    heard: Heard,
-    listener: Mutex<Option<Listener>>,
+    pub(super) heard: Heard,
+    pub(super) listener: Mutex<Option<Listener>>,
     /// Whether an operation has been entered that does not prepare for others.
     begun: AtomicBool,
     /// When the next checkpoint is due by the clock; rank 0's counts.
-    due: Mutex<Option<Instant>>,
+    pub(super) due: Mutex<Option<Instant>>,
     /// What other parts of the crate keep for this replica, one of each type.
-    attached: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
+    attached: Attached,
 }
 
 impl Shared {
@@ -214,7 +213,7 @@ impl Shared {
             heard: Heard::now(),
             listener: Mutex::new(None),
             begun: AtomicBool::new(false),
-            attached: Mutex::new(HashMap::new()),
+            attached: Attached::default(),
         }
     }
 
@@ -245,63 +244,6 @@ impl Shared {
         (least < taken(self.rank)).then_some(rank)
     }
 
-    /// The flags that this rank has raised, and those that the launcher asks for: all ranks pass these on.
-    pub(crate) fn raised(&self) -> u8 {
-        let own = &self.segment.rank(self.rank).identity.raised;
-        let launcher = &self.segment.launcher().identity.raised;
-        let raised = own.load(Ordering::Relaxed) | launcher.load(Ordering::Relaxed);
-        let mut flags = Flags::from_bits(raised as u8);
-        if self.settings.handle_signals {
-            flags |= self.heard.since();
-        }
-        if self.settings.every.is_some() && self.is_checkpoint_due() {
-            flags |= Flags::CHECKPOINT;
-        }
-        flags.bits()
-    }
-
-    fn is_checkpoint_due(&self) -> bool {
-        let due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
-        due.is_some_and(|due| Instant::now() >= due)
-    }
-
-    /// Raises flags of this rank. Wait-free.
-    pub(crate) fn raise(&self, flags: Flags) {
-        let raised = &self.segment.rank(self.rank).identity.raised;
-        raised.fetch_or(flags.bits().into(), Ordering::Relaxed);
-    }
-
-    /// A checkpoint begins: what asked for it until now has got it. What asks for it from now on asks for the next one.
-    pub(crate) fn checkpoint_begins(&self, engine: &mut Engine) {
-        let flag = Flags::CHECKPOINT.bits();
-        let raised = &self.segment.rank(self.rank).identity.raised;
-        raised.fetch_and(!u32::from(flag), Ordering::Relaxed);
-        engine.agreed &= !flag;
-        *self.due.lock().unwrap_or_else(PoisonError::into_inner) =
-            self.settings.next_due(self.rank);
-    }
-
-    /// While this rank writes a checkpoint, others wait for it without looking at their deadlines.
-    pub(crate) fn writing(&self, writing: bool) {
-        let status = &self.segment.rank(self.rank).identity.status;
-        if writing {
-            status.fetch_or(WRITING, Ordering::Relaxed);
-        } else {
-            status.fetch_and(!WRITING, Ordering::Relaxed);
-            *self.due.lock().unwrap_or_else(PoisonError::into_inner) =
-                self.settings.next_due(self.rank);
-        }
-    }
-
-    /// Whether another rank writes a checkpoint.
-    pub(crate) fn others_write(&self) -> bool {
-        let writes = |rank| {
-            let status = &self.segment.rank(rank).identity.status;
-            rank != self.rank && status.load(Ordering::Relaxed) & WRITING != 0
-        };
-        (0..self.world_size).any(writes)
-    }
-
     /// Where this rank is in its program.
     pub(crate) fn stage(&self) -> &Stage {
         &self.stage
@@ -309,56 +251,12 @@ impl Shared {
 
     /// What a part of the crate keeps for this replica: the same one for each call with the same type.
     pub(crate) fn attached<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
-        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
-        let any = attached
-            .entry(TypeId::of::<T>())
-            .or_insert_with(|| Arc::new(T::default()));
-        match Arc::clone(any).downcast() {
-            Ok(found) => found,
-            Err(_) => unreachable!("it is kept by its type"),
-        }
+        self.attached.get()
     }
 
     /// Lets go of all that other parts of the crate keep for this replica.
     pub(crate) fn detach_all(&self) {
-        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone = std::mem::take(&mut *attached);
-        // What is dropped may be the last to hold on to this.
-        drop(attached);
-        drop(gone);
-    }
-
-    /// From now on this process asks whether it is to stop: SIGTERM and SIGINT are flags and do not end it at once.
-    pub(crate) fn look_at_stops(&self) {
-        if self.settings.handle_signals {
-            let mut listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
-            listener.get_or_insert_with(Listener::new);
-        }
-    }
-
-    /// Says in the segment what this rank knows to be agreed.
-    fn publish_agreed(&self, agreed: u8) {
-        use std::sync::atomic::Ordering::Relaxed;
-        if self.agreed.load(Relaxed) == agreed {
-            return;
-        }
-        self.agreed.store(agreed, Relaxed);
-        let status = &self.segment.rank(self.rank).identity.status;
-        // One writer: this thread, which has the engine; the other bits have their own.
-        status.fetch_and(!0xff, Ordering::Relaxed);
-        status.fetch_or(agreed.into(), Ordering::Relaxed);
-    }
-
-    /// The flags that are agreed now. If no operation has told since the last call, there is a barrier first. A rank that
-    /// steps asynchronously makes none: it hears of flags when it settles.
-    pub(crate) fn agree_now(&self) -> Result<Flags, Error> {
-        let engine = &mut *self.engine()?;
-        if engine.agreements == engine.asked && !engine.is_paced() {
-            super::collectives::arrive(self, engine)?;
-            self.finish_open(engine)?;
-        }
-        engine.asked = engine.agreements;
-        Ok(Flags::from_bits(engine.agreed))
+        self.attached.clear();
     }
 
     /// Why this rank's state is not that of the end of a step now.
@@ -462,14 +360,6 @@ impl Shared {
             shared: self,
             engine,
             panicking: std::thread::panicking(),
-        })
-    }
-
-    /// The flags that all ranks have agreed on so far. Waits for an operation that another thread is inside.
-    pub(crate) fn agreed(&self) -> Flags {
-        Flags::from_bits(match self.engine() {
-            Ok(engine) => engine.agreed,
-            Err(_) => self.agreed.load(std::sync::atomic::Ordering::Relaxed),
         })
     }
 
@@ -704,13 +594,6 @@ impl Shared {
             .filter_map(|rank| Some((rank, announced(self.segment.rank(rank), number)?.operation?)))
             .collect();
         Error::Mismatch { number, came }
-    }
-
-    /// ORs the flags with which all ranks came to operation `number`. All must have entered it.
-    pub(crate) fn agree(&self, engine: &mut Engine, number: u64) {
-        let came = |rank| announced(self.segment.rank(rank), number);
-        let flags = (0..self.world_size).map(|rank| came(rank).map_or(0, |came| came.flags));
-        engine.agree_on(flags.fold(0, |all, flags| all | flags));
     }
 }
 
