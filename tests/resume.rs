@@ -390,6 +390,18 @@ fn without_a_directory_a_stopped_run_says_that_nothing_is_kept() {
 }
 
 #[test]
+fn a_directory_in_which_nothing_can_be_saved_is_told_before_anything_is_lost() {
+    let nowhere = Path::new("/proc/nothing");
+    let ended = Run::start("digits -n 2 --epochs 1", Some(nowhere)).end();
+    assert_ne!(ended.code, 0, "{}{}", ended.out, ended.err);
+    let told = ended.err.find("no checkpoint can be made in /proc/nothing");
+    let failed = ended
+        .err
+        .find("no checkpoint was made: rank 0, /proc/nothing");
+    assert!(told.is_some() && told < failed, "{}", ended.err);
+}
+
+#[test]
 fn ctrl_c_at_a_terminal_stops_in_order_too() {
     let words = "digits -n 2 --epochs 40";
     let never = run(words, None);
