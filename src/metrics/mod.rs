@@ -4,6 +4,7 @@
 
 mod accumulator;
 mod addend;
+mod bytes;
 mod content;
 mod handles;
 mod history;

@@ -16,15 +16,16 @@
 //! | text | where it was called |
 //! | | what was synchronized, as above |
 
+use super::bytes::{
+    Has, Pending, Told, get_accumulators, get_pending, put_count, put_results, put_text,
+};
 use super::content::Content;
-use super::history::Snapshot;
 use super::peers::{content_differs, differ};
 use super::registry::{Metrics, Results, State, inside_block};
 use super::value::Value;
 use crate::checkpoint::{self, Entry, Reader, StateError, Whose, Writer};
 use crate::replica::shared::Shared;
 use crate::replica::{Cause, Error, Replica};
-use crate::shm::cells::MAX_TEXT;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::sync::{Arc, PoisonError, Weak};
@@ -34,8 +35,6 @@ use std::thread;
 const NAME: &str = "gradring.metrics";
 const KIND: &str = "metrics";
 const VERSION: u32 = 1;
-/// The longest text that says where a synchronization was called.
-const LONGEST_SITE: usize = 1 << 16;
 /// Bytes that are read at a time.
 const PIECE: usize = 64 << 10;
 
@@ -58,36 +57,6 @@ struct Saved {
     metrics: Arc<Metrics>,
     /// Which keeps this.
     shared: Weak<Shared>,
-}
-
-/// What a rank tells of its accumulators.
-type Pending = Vec<Told>;
-
-/// What a rank tells of one accumulator.
-struct Told {
-    name: String,
-    /// What is pending, by key.
-    keys: Vec<(String, Content)>,
-    has: Has,
-}
-
-/// What a rank has of an accumulator's content.
-enum Has {
-    /// It has not asked for the accumulator yet.
-    Nothing,
-    /// What all have, and what it has made of that by itself.
-    Common(u64),
-    /// What it was given to begin with, which others may not have been given.
-    Begun(u64, Arc<Results>),
-}
-
-impl Has {
-    fn changes(&self) -> Option<u64> {
-        match self {
-            Self::Nothing => None,
-            Self::Common(changes) | Self::Begun(changes, _) => Some(*changes),
-        }
-    }
 }
 
 impl Entry for Saved {
@@ -352,108 +321,6 @@ fn broken(shared: &Shared, rank: usize) -> Error {
     }
 }
 
-/// What a checkpoint has of one accumulator.
-#[derive(Default)]
-struct Loaded {
-    results: Arc<Results>,
-    snapshots: BTreeMap<Option<u64>, Vec<Snapshot>>,
-}
-
-fn put_count(out: &mut Vec<u8>, count: usize) {
-    // More than 2^32 would be as many times more bytes than there is memory.
-    out.extend((count as u32).to_le_bytes());
-}
-
-fn put_text(out: &mut Vec<u8>, text: &str) {
-    put_count(out, text.len());
-    out.extend(text.as_bytes());
-}
-
-fn put_results(out: &mut Vec<u8>, results: &Results) {
-    put_count(out, results.len());
-    for (key, value) in results {
-        put_text(out, key);
-        value.0.write(out);
-    }
-}
-
-fn get_count(from: &mut &[u8]) -> Option<u32> {
-    Some(u32::from_le_bytes(from.split_off(..4)?.try_into().ok()?))
-}
-
-fn get_word(from: &mut &[u8]) -> Option<u64> {
-    Some(u64::from_le_bytes(from.split_off(..8)?.try_into().ok()?))
-}
-
-fn get_text(from: &mut &[u8], longest: usize) -> Option<String> {
-    let length = get_count(from)? as usize;
-    if length == 0 || length > longest {
-        return None;
-    }
-    String::from_utf8(from.split_off(..length)?.to_vec()).ok()
-}
-
-fn get_results(from: &mut &[u8]) -> Option<Arc<Results>> {
-    let mut results = Results::new();
-    for _ in 0..get_count(from)? {
-        let key = get_text(from, MAX_TEXT)?;
-        let mut content = Content::read(from)?;
-        let value = content.finish().then(|| Arc::new(Value(content)))?;
-        if results.insert(key.into(), value).is_some() {
-            return None;
-        }
-    }
-    Some(Arc::new(results))
-}
-
-fn get_accumulators(from: &mut &[u8]) -> Option<BTreeMap<String, Loaded>> {
-    let mut all = BTreeMap::new();
-    for _ in 0..get_count(from)? {
-        let name = get_text(from, MAX_TEXT)?;
-        let mut loaded = Loaded {
-            results: get_results(from)?,
-            snapshots: BTreeMap::new(),
-        };
-        for _ in 0..get_count(from)? {
-            let epoch = get_word(from)?;
-            let mut snapshots = Vec::new();
-            for _ in 0..get_count(from)? {
-                snapshots.push(Snapshot {
-                    site: get_text(from, LONGEST_SITE)?.into(),
-                    results: get_results(from)?,
-                });
-            }
-            let epoch = epoch.checked_sub(1);
-            if loaded.snapshots.insert(epoch, snapshots).is_some() {
-                return None;
-            }
-        }
-        if all.insert(name, loaded).is_some() {
-            return None;
-        }
-    }
-    Some(all)
-}
-
-fn get_pending(from: &mut &[u8]) -> Option<Pending> {
-    let mut pending = Vec::new();
-    for _ in 0..get_count(from)? {
-        let name = get_text(from, MAX_TEXT)?;
-        let mut keys = Vec::new();
-        for _ in 0..get_count(from)? {
-            keys.push((get_text(from, MAX_TEXT)?, Content::read(from)?));
-        }
-        let has = match from.split_off_first()? {
-            0 => Has::Nothing,
-            1 => Has::Common(get_word(from)?),
-            2 => Has::Begun(get_word(from)?, get_results(from)?),
-            _ => return None,
-        };
-        pending.push(Told { name, keys, has });
-    }
-    Some(pending)
-}
-
 impl State {
     /// What is pending, by key.
     fn pending_contents(&self, cells: &super::registry::Cells) -> Vec<(&str, Content)> {
@@ -471,6 +338,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use super::super::history::Snapshot;
     use super::*;
     use proptest::prelude::*;
 
