@@ -1,6 +1,7 @@
 //! Handles of what is kept: the trainer changes it, a checkpoint saves it.
 
 use super::entry::Entry;
+use super::state::saved_by;
 use super::{State, StateError, Whose};
 use crate::codec::Parameters;
 use crate::replica::Error;
@@ -213,11 +214,9 @@ impl<S: State + Send + 'static> Entry for KeptState<S> {
         world_size: usize,
     ) -> Result<(), StateError> {
         let mut state = self.0.try_lock()?;
-        let own = match self.whose() {
-            Whose::Shared => 0,
-            Whose::Replica if old.len() == world_size => rank,
-            Whose::Replica => return state.merge(old, rank, world_size),
-        };
-        state.load(&mut *old[own])
+        match self.whose().own(old.len(), rank, world_size) {
+            Some(own) => state.load(saved_by(self.name(), old, own)?),
+            None => state.merge(old, rank, world_size),
+        }
     }
 }

@@ -81,17 +81,7 @@ pub(super) fn decode<T: DeserializeOwned>(
     bytes: &mut &[u8],
 ) -> Result<T, Error> {
     ciborium::from_reader(bytes)
-        .map_err(|error: ciborium::de::Error<_>| broken(shared, rank, error.to_string()))
-}
-
-/// What `rank` has told is nothing that a replica tells: the run is over.
-pub(super) fn broken(shared: &Shared, rank: usize, what: String) -> Error {
-    let number = match shared.engine() {
-        Ok(engine) => engine.number,
-        Err(_) => 0,
-    };
-    shared.poison(Cause::Protocol, rank as u8, number);
-    Error::Protocol { rank, what }
+        .map_err(|error: ciborium::de::Error<_>| shared.broken(rank, error.to_string()))
 }
 
 /// While it lives, the others know that this rank writes or reads a checkpoint, and wait for it without looking at their

@@ -143,5 +143,6 @@ pub use inspect::{Content, InspectError, Inspected, InspectedState, Inspection, 
 pub use kept::{Kept, KeptGuard};
 pub(crate) use resume::register;
 pub use saved::{Resumed, Saved, Skipped};
+pub(crate) use state::saved_by;
 pub use state::{State, Whose};
 pub use value::Value;

@@ -8,7 +8,7 @@ use super::directory::{Listing, Temporary, remove, remove_stale, superseded};
 use super::entry::{Entry, Registry};
 use super::files::{Output, sync_directory};
 use super::manifest::{FORMAT, FileRecord, MANIFEST, Manifest, StateRecord, to_utc};
-use super::meet::{Failure, Writing, broken, decode, encode, meet, meet_with};
+use super::meet::{Failure, Writing, decode, encode, meet, meet_with};
 use super::resume::{Resume, Waiting, look};
 use super::saved::Saved;
 use super::{Whose, name};
@@ -106,13 +106,12 @@ fn compare(shared: &Shared, entries: &[Arc<dyn Entry>]) -> Result<(), Error> {
         came.push(decode::<Coming>(shared, rank, &mut rest)?);
         let lengths = &came[rank].lengths;
         if lengths.len() != came[rank].states.len() {
-            return Err(broken(shared, rank, "a contribution is missing".to_owned()));
+            return Err(shared.broken(rank, "a contribution is missing"));
         }
         for (at, &length) in lengths.iter().enumerate() {
             let length = usize::try_from(length).unwrap_or(usize::MAX);
             let Some((part, after)) = rest.split_at_checked(length) else {
-                return Err(broken(
-                    shared,
+                return Err(shared.broken(
                     rank,
                     format!(
                         "expected {length} bytes of a contribution, found {}",
@@ -198,7 +197,7 @@ fn save(
     let prepared: Result<(u64, String), Failure> = decode(shared, 0, &mut &told[0][..])?;
     let (number, name) = prepared.map_err(|failure| failure.not_saved(0))?;
     if name::temporary_pid(&name).is_none() {
-        return Err(broken(shared, 0, format!("{name:?} is no temporary name")));
+        return Err(shared.broken(0, format!("{name:?} is no temporary name")));
     }
 
     let written = write(&directory.join(&name), entries, shared.rank);

@@ -90,26 +90,41 @@ pub trait State {
         rank: usize,
         world_size: usize,
     ) -> Result<(), StateError> {
-        if self.whose() == Whose::Replica && old.len() != world_size {
-            return Err(StateError::WorldSize {
-                state: self.name().to_owned(),
+        let name = self.name().to_owned();
+        match self.whose().own(old.len(), rank, world_size) {
+            Some(own) => self.load(saved_by(&name, old, own)?),
+            None => Err(StateError::WorldSize {
+                state: name,
                 expected: old.len(),
                 found: world_size,
-            });
-        }
-        let own = if self.whose() == Whose::Shared {
-            0
-        } else {
-            rank
-        };
-        let count = old.len();
-        match old.get_mut(own) {
-            Some(from) => self.load(*from),
-            None => Err(StateError::Rank {
-                state: self.name().to_owned(),
-                expected: count,
-                found: own,
             }),
         }
+    }
+}
+
+impl Whose {
+    /// Of so many saved states the one from which `rank` goes on; `None` where it takes all of them.
+    pub(crate) fn own(self, saved: usize, rank: usize, world_size: usize) -> Option<usize> {
+        match self {
+            Self::Shared => Some(0),
+            Self::Replica => (saved == world_size).then_some(rank),
+        }
+    }
+}
+
+/// What rank `at` has saved.
+pub(crate) fn saved_by<'a, 'b>(
+    state: &str,
+    old: &'a mut [&'b mut dyn Read],
+    at: usize,
+) -> Result<&'a mut (dyn Read + 'b), StateError> {
+    let count = old.len();
+    match old.get_mut(at) {
+        Some(from) => Ok(&mut **from),
+        None => Err(StateError::Rank {
+            state: state.to_owned(),
+            expected: count,
+            found: at,
+        }),
     }
 }

@@ -7,6 +7,7 @@
 
 use super::entry::Entry;
 use super::kept::{Cell, Kept};
+use super::state::saved_by;
 use super::{Reader, StateError, Whose, Writer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -136,12 +137,10 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Entry for KeptValue<T> {
     ) -> Result<(), StateError> {
         let value = &mut *self.cell.try_lock()?;
         let name = self.name();
-        let own = match self.whose() {
-            Whose::Shared => 0,
-            Whose::Replica if old.len() == world_size => rank,
-            Whose::Replica => return self.merge(value, old, rank, world_size),
-        };
-        *value = load(name, value, &mut *old[own])?;
+        match self.whose().own(old.len(), rank, world_size) {
+            Some(own) => *value = load(name, value, saved_by(name, old, own)?)?,
+            None => self.merge(value, old, rank, world_size)?,
+        }
         Ok(())
     }
 }

@@ -23,9 +23,9 @@ use super::content::Content;
 use super::peers::{content_differs, differ};
 use super::registry::{Metrics, Results, State, inside_block};
 use super::value::Value;
-use crate::checkpoint::{self, Entry, Reader, StateError, Whose, Writer};
+use crate::checkpoint::{self, Entry, Reader, StateError, Whose, Writer, saved_by};
 use crate::replica::shared::Shared;
-use crate::replica::{Cause, Error, Replica};
+use crate::replica::{Error, Replica};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::sync::{Arc, PoisonError, Weak};
@@ -182,14 +182,8 @@ impl Entry for Saved {
         _rank: usize,
         _world_size: usize,
     ) -> Result<(), StateError> {
-        let Some(from) = old.first_mut() else {
-            return Err(StateError::Rank {
-                state: NAME.to_owned(),
-                expected: 0,
-                found: 0,
-            });
-        };
-        let mut reader = Reader::begin(*from, NAME, KIND, VERSION)?;
+        let from = saved_by(NAME, old, 0)?;
+        let mut reader = Reader::begin(from, NAME, KIND, VERSION)?;
         let length = reader.u32("how many bytes there are")? as usize;
         let mut bytes = Vec::new();
         let mut piece = vec![0; PIECE];
@@ -313,12 +307,10 @@ impl Saved {
 }
 
 fn broken(shared: &Shared, rank: usize) -> Error {
-    let number = shared.engine().map_or(0, |engine| engine.number);
-    shared.poison(Cause::Protocol, rank as u8, number);
-    Error::Protocol {
+    shared.broken(
         rank,
-        what: "what it has pending in accumulators is not what was agreed".to_owned(),
-    }
+        "what it has pending in accumulators is not what was agreed",
+    )
 }
 
 impl State {

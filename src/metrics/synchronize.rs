@@ -6,7 +6,7 @@ use super::peers::{Failure, name_of};
 use super::registry::{Core, inside_block};
 use super::synchronized::Synchronized;
 use crate::replica::shared::Shared;
-use crate::replica::{Cause, Error, Kind, Operation};
+use crate::replica::{Error, Kind, Operation};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -80,8 +80,7 @@ pub(super) fn synchronize<'a>(
                 return Err(error);
             }
             Err(Failure::Broken(rank, what)) => {
-                shared.poison(Cause::Protocol, rank as u8, engine.number);
-                return Err(Error::Protocol { rank, what });
+                return Err(shared.broken(rank, what));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! A loop over data.
 
-use super::is_stopping;
+use super::leave;
 use super::position::{Ahead, Position, hash};
 use super::sampler::{Pass, Sampler};
 use super::tracker::Tracker;
@@ -161,10 +161,7 @@ impl Iterator for Batches<'_> {
 impl Drop for Batches<'_> {
     fn drop(&mut self) {
         if !self.over {
-            if is_stopping(self.replica) {
-                self.tracker.lock().stop();
-                self.replica.shared().stage().break_off();
-            }
+            leave(self.replica, &self.tracker);
             self.end(Left::Finished);
         }
     }

@@ -1,6 +1,6 @@
 //! The loop over epochs.
 
-use super::is_stopping;
+use super::leave;
 use super::tracker::Tracker;
 use crate::replica::{Error, Replica};
 use std::sync::Arc;
@@ -74,10 +74,7 @@ impl Iterator for Epochs<'_> {
 impl Drop for Epochs<'_> {
     fn drop(&mut self) {
         if !self.over {
-            if is_stopping(self.replica) {
-                self.tracker.lock().stop();
-                self.replica.shared().stage().break_off();
-            }
+            leave(self.replica, &self.tracker);
             self.end(true);
         }
     }

@@ -111,7 +111,11 @@ impl Replica {
     }
 }
 
-/// Whether all have agreed to stop: what a trainer leaves from then on, it leaves because of that, and has not finished.
-fn is_stopping(replica: &Replica) -> bool {
-    replica.shared().agreed().stop().is_some()
+/// A trainer leaves a loop or an epoch by itself. If all have agreed to stop, it leaves it because of that, and has not
+/// finished it.
+fn leave(replica: &Replica, tracker: &Tracker) {
+    if replica.shared().agreed().stop().is_some() {
+        tracker.lock().stop();
+        replica.shared().stage().break_off();
+    }
 }

@@ -2,8 +2,8 @@
 //!
 //! An iteration takes the next positions, as many as all replicas take together, or what is left. Each replica's part is
 //! contiguous; parts differ by one at most, and so does what each replica has had since the loop began: the larger parts go
-//! round. So all replicas make the same number of iterations, no position is padded or given twice, and whoever knows how many iterations a rank has begun knows which
-//! positions it has had.
+//! round. So all replicas make the same number of iterations, no position is padded or given twice, and whoever knows how
+//! many iterations a rank has begun knows which positions it has had.
 
 use super::positions::{Positions, Sequence};
 use std::ops::Range;

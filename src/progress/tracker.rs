@@ -2,7 +2,7 @@
 
 use super::position::Position;
 use super::state::NAME;
-use crate::checkpoint::{Entry, StateError, Whose, register};
+use crate::checkpoint::{Entry, StateError, Whose, register, saved_by};
 use crate::replica::{Error, Replica};
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,13 +68,6 @@ impl Entry for Tracker {
         _rank: usize,
         _world_size: usize,
     ) -> Result<(), StateError> {
-        match old {
-            [from, ..] => self.lock().load(*from),
-            [] => Err(StateError::Rank {
-                state: NAME.to_owned(),
-                expected: 0,
-                found: 0,
-            }),
-        }
+        self.lock().load(saved_by(NAME, old, 0)?)
     }
 }

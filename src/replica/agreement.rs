@@ -46,6 +46,11 @@ impl Shared {
         let raised = &self.segment.rank(self.rank).identity.raised;
         raised.fetch_and(!u32::from(flag), Ordering::Relaxed);
         engine.agreed &= !flag;
+        self.wind_clock();
+    }
+
+    /// The next checkpoint by the clock is due when its time has passed from now.
+    fn wind_clock(&self) {
         *self.due.lock().unwrap_or_else(PoisonError::into_inner) =
             self.settings.next_due(self.rank);
     }
@@ -57,8 +62,7 @@ impl Shared {
             status.fetch_or(WRITING, Ordering::Relaxed);
         } else {
             status.fetch_and(!WRITING, Ordering::Relaxed);
-            *self.due.lock().unwrap_or_else(PoisonError::into_inner) =
-                self.settings.next_due(self.rank);
+            self.wind_clock();
         }
     }
 

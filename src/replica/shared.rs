@@ -304,6 +304,16 @@ impl Shared {
         holds
     }
 
+    /// Ends the run, since `rank` has told something that no replica tells.
+    pub(crate) fn broken(&self, rank: usize, what: impl Into<String>) -> Error {
+        let number = self.current.load(std::sync::atomic::Ordering::Relaxed);
+        self.poison(Cause::Protocol, rank as u8, number);
+        Error::Protocol {
+            rank,
+            what: what.into(),
+        }
+    }
+
     /// Ends the run because this rank says so. Callable from any thread; only the first call has a reason.
     pub(crate) fn abort(&self, reason: &str) {
         if self
