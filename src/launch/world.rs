@@ -3,18 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nix::sys::statvfs::statvfs;
-
 use super::error::LaunchError;
 use crate::replica::{Cause, Flags, read_text};
 use crate::shm::layout::Layout;
 use crate::shm::life::{Holder, Keeper, Life, look};
 use crate::shm::poison::Verdict;
 use crate::shm::seat::Seated;
-use crate::shm::segment::{BEGUN, Config, Segment, SegmentError};
-
-/// Where segments lie.
-const DIRECTORY: &str = "/dev/shm";
+use crate::shm::segment::{BEGUN, Config, DIRECTORY, Segment, SegmentError, free_bytes};
 
 /// The segment of a run, and the launcher's life token in it. Dropped: the name is gone.
 pub(super) struct World {
@@ -135,9 +130,7 @@ impl World {
             Layout::new(replicas, ring_capacity, cells).map_err(|error| error.to_string())?;
         let need = layout.total as u64;
         // Where the system does not say, the attempt will.
-        let free = statvfs(DIRECTORY).map_or(u64::MAX, |fs| {
-            fs.blocks_available().saturating_mul(fs.fragment_size())
-        });
+        let free = free_bytes().unwrap_or(u64::MAX);
         let free = free.saturating_add(self.segment.layout().total as u64);
         if need > free {
             return Err(format!(

@@ -4,8 +4,8 @@ use super::content::Form;
 use super::history::History;
 use super::peers::Peers;
 use super::value::Value;
-use crate::replica::Error;
 use crate::replica::shared::Shared;
+use crate::replica::{Error, NOTHING, digest};
 use crate::shm::cells::{Deltas, Directory, Full, Key, MAX_CELLS, MAX_TEXT, Region};
 use crate::shm::segment::Segment;
 use crate::shm::sync::AtomicU64 as Word;
@@ -342,7 +342,7 @@ impl State {
         }
         let all = key.bytes().chain([0]).chain(bytes);
         // Never 0, which stands for no change.
-        self.changes = fold(self.changes ^ hash(""), all) | 1;
+        self.changes = digest(self.changes ^ hash(""), all) | 1;
     }
 
     /// All have the same results, whatever has been made of them before.
@@ -402,14 +402,7 @@ fn full_error(accumulator: &str, key: &str, full: Full) -> Error {
     }
 }
 
-/// By which replicas know whether they have come for the same accumulator (FNV-1a, and a last mix).
+/// By which replicas know whether they have come for the same accumulator.
 pub(super) fn hash(name: &str) -> u64 {
-    fold(0xcbf2_9ce4_8422_2325, name.bytes())
-}
-
-fn fold(begin: u64, bytes: impl Iterator<Item = u8>) -> u64 {
-    let hash = bytes.fold(begin, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    (hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+    digest(NOTHING, name.bytes())
 }

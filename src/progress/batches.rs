@@ -1,10 +1,10 @@
 //! A loop over data.
 
 use super::leave;
-use super::position::{Ahead, Position, hash};
+use super::position::{Ahead, Position};
 use super::sampler::{Pass, Sampler};
 use super::tracker::Tracker;
-use crate::replica::{Error, Kind, Operation, Replica};
+use crate::replica::{Error, Kind, NOTHING, Operation, Replica, digest};
 use std::sync::Arc;
 
 /// One replica's samples of one iteration.
@@ -170,7 +170,7 @@ impl Drop for Batches<'_> {
 /// Makes sure that all replicas begin the same loop. One barrier.
 fn agree_on_loop(replica: &Replica, what: &str) -> Result<(), Error> {
     let shared = replica.shared();
-    let operation = Operation::new(Kind::Loop, 0, 0, hash(what.as_bytes()));
+    let operation = Operation::new(Kind::Loop, 0, 0, digest(NOTHING, what.bytes()));
     let met = shared.meet(&mut *shared.engine()?, operation);
     match met {
         Err(Error::Mismatch { came, .. })

@@ -7,7 +7,7 @@
 use super::positions::Positions;
 use super::sampler::{Pass, Sampler};
 use super::split::Split;
-use crate::replica::Error;
+use crate::replica::{Error, NOTHING, digest};
 
 /// More epochs than anybody finishes.
 pub(super) const MOST_EPOCHS: u64 = 1 << 63;
@@ -400,7 +400,7 @@ impl Position {
         let kept = |place: &Place| {
             place.running.as_ref().map_or(0, |running| {
                 let done = running.split.before().ranges().iter();
-                done.fold(hash(running.text().as_bytes()), |hash, range| {
+                done.fold(digest(NOTHING, running.text().bytes()), |hash, range| {
                     hash.rotate_left(9) ^ range.start ^ range.end.rotate_left(32)
                 })
             })
@@ -476,11 +476,4 @@ impl Position {
         }
         Ok(())
     }
-}
-
-/// FNV-1a.
-pub(crate) fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
-    })
 }

@@ -35,7 +35,7 @@ pub use flags::{Flags, Stop};
 pub use handle::{BarrierTicket, Replica};
 pub(crate) use inline::read_text;
 pub use join::{Builder, DEADLINE, LIFELINE, RANK, SEGMENT, WORLD_SIZE};
-pub(crate) use operation::Kind;
 pub use operation::Operation;
+pub(crate) use operation::{Kind, NOTHING, digest};
 pub use settings::{CHECKPOINT_DIRECTORY, CHECKPOINT_EVERY, CHECKPOINT_KEEP, RESTART};
 pub(crate) use signals::{ECHO, disposition, milliseconds};

@@ -190,6 +190,17 @@ fn value_name(of_type: u16, op: u64) -> String {
     format!("{} of {of_type}", op.unwrap_or("?"))
 }
 
+/// Where [`digest`] begins.
+pub(crate) const NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// Bytes behind those of another digest, in 64 bits: what ranks compare in place of texts (FNV-1a, and a last mix).
+pub(crate) fn digest(before: u64, bytes: impl IntoIterator<Item = u8>) -> u64 {
+    let hash = bytes.into_iter().fold(before, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    (hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
 const SLOTS: u64 = 64;
 
 fn slot(lines: &RankLines, number: u64) -> &Slot {

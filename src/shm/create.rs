@@ -90,7 +90,7 @@ pub(super) fn create_as(
         drop((unfinished, object, presence, own));
         return Err(SegmentError::NoSpace {
             need: layout.total as u64,
-            free: free_bytes(),
+            free: free_bytes().unwrap_or(0),
         });
     }
 
@@ -164,11 +164,10 @@ fn allocate(file: &File, length: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Bytes that the file system behind shared memory has left for this user; 0 if it does not say.
-fn free_bytes() -> u64 {
-    statvfs(name::DIRECTORY).map_or(0, |fs| {
-        fs.blocks_available().saturating_mul(fs.fragment_size())
-    })
+/// Bytes that the file system behind shared memory has left for this user; `None` if it does not say.
+pub(crate) fn free_bytes() -> Option<u64> {
+    let fs = statvfs(name::DIRECTORY).ok()?;
+    Some(fs.blocks_available().saturating_mul(fs.fragment_size()))
 }
 
 /// 128 random bits.
