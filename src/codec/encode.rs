@@ -139,6 +139,9 @@ pub enum EncodeError {
     /// A streamed step with local clipping.
     #[error("a streamed step with local clipping, which needs the norm of the whole gradient")]
     StreamedClipping,
+    /// An update in the memory of a GPU, for an encoder on the processor.
+    #[error("an update on a GPU for an encoder on the processor")]
+    OnDevice,
     /// A visit in a streamed step.
     #[error("the step that has begun is streamed: its chunks are encoded as they become complete")]
     Streamed,
@@ -202,6 +205,10 @@ pub enum EncodeError {
 }
 
 pub(super) fn lengths(elements: usize, update: Given<'_>) -> Result<(), EncodeError> {
+    #[cfg(feature = "gpu")]
+    if let Given::Device(_) = update {
+        return Err(EncodeError::OnDevice);
+    }
     match update.elements() {
         Some(found) if found != elements => Err(EncodeError::Lengths {
             expected: elements,

@@ -12,6 +12,9 @@ pub enum Given<'a> {
     /// Slices of any lengths that follow one another: a model's tensors. What is sent is what the whole vector would
     /// send, to the last bit.
     Parts(&'a [Values<'a>]),
+    /// Parts of which some, or all, are in the memory of a GPU: see [`GradRef`](super::gpu::GradRef).
+    #[cfg(feature = "gpu")]
+    Device(&'a [super::gpu::GradRef<'a>]),
     /// The trainer has added it to the residual already: see [`InResidual`].
     InResidual,
 }
@@ -24,6 +27,12 @@ impl<'a> Given<'a> {
             Given::Slice(values) => Some(values.len()),
             // The same slice may be there several times, so that the sum may be more than there is memory.
             Given::Parts(parts) => Some(
+                parts
+                    .iter()
+                    .fold(0usize, |sum, part| sum.saturating_add(part.len())),
+            ),
+            #[cfg(feature = "gpu")]
+            Given::Device(parts) => Some(
                 parts
                     .iter()
                     .fold(0usize, |sum, part| sum.saturating_add(part.len())),
@@ -58,6 +67,12 @@ impl<'a> Given<'a> {
                 parts,
             },
             Given::InResidual => Cursor::Nothing,
+            // Lengths are compared first, and that refuses it.
+            #[cfg(feature = "gpu")]
+            Given::Device(_) => Cursor::Values {
+                rest: Values::F32(&[]),
+                parts: &[],
+            },
         }
     }
 }

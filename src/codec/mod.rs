@@ -21,6 +21,7 @@
 //! | [`residual`] | the residual's memory |
 //! | [`compact`] | a chunk's hits within 2 % of their entropy: off the node, in checkpoints |
 //! | [`compat`] | Deeplearning4j's two formats, to talk to JVM peers |
+//! | `gpu` | the codec on a GPU, with the same bits (feature `gpu`) |
 //! | [`cpu`] | the instruction sets, and the one place that picks among them |
 //!
 //! ```
@@ -53,6 +54,8 @@ pub mod encode;
 mod encoder;
 pub mod format;
 pub mod given;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 mod memory;
 pub mod parameters;
 pub mod policy;

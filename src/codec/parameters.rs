@@ -14,6 +14,12 @@ pub trait Parameters {
     /// The rest, from `element` on, of the part that holds it; not empty for an element inside, empty past the end.
     fn rest(&mut self, element: usize) -> &mut [f32];
 
+    /// The parts, if any of them is in the memory of a GPU; then [`rest`](Self::rest) has nothing there.
+    #[cfg(feature = "gpu")]
+    fn device(&self) -> Option<&[super::gpu::GradRef<'_>]> {
+        None
+    }
+
     /// Calls `with` for the slices that hold `elements`, in order: one look at the list of parts.
     fn each(&mut self, elements: Range<usize>, with: &mut dyn FnMut(&mut [f32])) {
         let mut at = elements.start;
@@ -38,6 +44,11 @@ impl<P: Parameters + ?Sized> Parameters for &mut P {
         (**self).rest(element)
     }
 
+    #[cfg(feature = "gpu")]
+    fn device(&self) -> Option<&[super::gpu::GradRef<'_>]> {
+        (**self).device()
+    }
+
     fn each(&mut self, elements: Range<usize>, with: &mut dyn FnMut(&mut [f32])) {
         (**self).each(elements, with);
     }
@@ -50,6 +61,11 @@ impl<P: Parameters + ?Sized> Parameters for Box<P> {
 
     fn rest(&mut self, element: usize) -> &mut [f32] {
         (**self).rest(element)
+    }
+
+    #[cfg(feature = "gpu")]
+    fn device(&self) -> Option<&[super::gpu::GradRef<'_>]> {
+        (**self).device()
     }
 
     fn each(&mut self, elements: Range<usize>, with: &mut dyn FnMut(&mut [f32])) {

@@ -124,6 +124,10 @@ impl Exchange {
         };
         match update {
             None | Some(Given::InResidual) => {}
+            #[cfg(feature = "gpu")]
+            Some(Given::Device(_)) => {
+                return Err(super::codec_error(crate::codec::EncodeError::OnDevice));
+            }
             Some(Given::Slice(values)) => step.push(0..values.len(), values)?,
             Some(Given::Parts(parts)) => {
                 let mut start = 0;

@@ -1,0 +1,541 @@
+//! A device to work on: chosen here, or the caller's.
+
+use super::error::GpuError;
+use super::kernels::Kernels;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use wgpu::{
+    AdapterInfo, Backends, Buffer, BufferDescriptor, BufferUsages, CommandBuffer, Device,
+    DeviceDescriptor, DeviceType, ErrorFilter, Features, Instance, InstanceDescriptor, Limits,
+    PollType, Queue, SubmissionIndex,
+};
+
+/// How long a wait for the device may take, unless the context says otherwise.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Which of the machine's adapters is taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Selection {
+    /// The fastest kind of GPU; among several of that kind the one whose number is `LOCAL_RANK` modulo how many there are.
+    /// Software only where there is nothing else.
+    #[default]
+    Best,
+    /// The first one whose name, or whose driver's name, contains this, in any case.
+    Named(String),
+    /// This number of the list that [`adapters`] gives.
+    Index(usize),
+    /// The number of this list that the variable `LOCAL_RANK` says, modulo how many GPUs there are.
+    LocalRank,
+}
+
+impl Selection {
+    /// What the variable `GRADRING_ADAPTER` says: a part of a name, a number, `local_rank`; unset:
+    /// [`Best`](Selection::Best).
+    ///
+    /// # Errors
+    /// [`GpuError::Selection`] when it is empty or no text.
+    pub fn from_env() -> Result<Selection, GpuError> {
+        let Some(found) = std::env::var_os("GRADRING_ADAPTER") else {
+            return Ok(Selection::Best);
+        };
+        let text = found
+            .to_str()
+            .map(str::trim)
+            .filter(|text| !text.is_empty());
+        let Some(text) = text else {
+            return Err(GpuError::Selection {
+                found: found.to_string_lossy().into_owned(),
+            });
+        };
+        Ok(if text == "local_rank" {
+            Selection::LocalRank
+        } else if let Ok(index) = text.parse() {
+            Selection::Index(index)
+        } else {
+            Selection::Named(text.to_owned())
+        })
+    }
+}
+
+impl std::fmt::Display for Selection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Selection::Best => f.write_str("there at all"),
+            Selection::Named(name) => write!(f, "named {name:?}"),
+            Selection::Index(index) => write!(f, "number {index}"),
+            Selection::LocalRank => f.write_str("that of this local rank"),
+        }
+    }
+}
+
+/// The adapters of this machine, real ones first, each kind in the order of its drivers.
+#[must_use]
+pub fn adapters() -> Vec<AdapterInfo> {
+    enumerated().iter().map(wgpu::Adapter::get_info).collect()
+}
+
+fn enumerated() -> Vec<wgpu::Adapter> {
+    let instance = Instance::new(InstanceDescriptor {
+        backends: Backends::PRIMARY,
+        ..InstanceDescriptor::new_without_display_handle()
+    });
+    let mut adapters = pollster::block_on(instance.enumerate_adapters(Backends::PRIMARY));
+    adapters.sort_by_key(|adapter| rank_of(adapter.get_info().device_type));
+    adapters
+}
+
+/// Less is better.
+fn rank_of(device: DeviceType) -> u8 {
+    match device {
+        DeviceType::DiscreteGpu => 0,
+        DeviceType::VirtualGpu => 1,
+        DeviceType::IntegratedGpu => 2,
+        DeviceType::Other => 3,
+        DeviceType::Cpu => 4,
+    }
+}
+
+/// A GPU's device and queue, and the codec's kernels on it. Cloning it is cheap, and gives the same device.
+///
+/// Several replicas, and several exchanges of one replica, may use one GPU.
+#[derive(Clone)]
+pub struct GpuContext(Arc<Inner>);
+
+struct Inner {
+    device: Device,
+    queue: Queue,
+    info: AdapterInfo,
+    /// Why the device is lost, once it is.
+    lost: Arc<Mutex<Option<String>>>,
+    timeout: Mutex<Duration>,
+    kernels: Kernels,
+}
+
+impl GpuContext {
+    /// A device of its own on one of the machine's adapters.
+    ///
+    /// # Errors
+    /// [`GpuError::NoAdapter`]; [`GpuError::Device`] when the adapter gives none.
+    pub fn new(selection: &Selection) -> Result<GpuContext, GpuError> {
+        let adapters = enumerated();
+        let found: Vec<AdapterInfo> = adapters.iter().map(wgpu::Adapter::get_info).collect();
+        let local_rank = || {
+            let rank = std::env::var("LOCAL_RANK").ok();
+            rank.and_then(|rank| rank.parse().ok()).unwrap_or(0)
+        };
+        let Some(chosen) = choose(selection, &found, local_rank) else {
+            return Err(GpuError::NoAdapter {
+                wanted: selection.to_string(),
+                found: found.iter().map(named).collect(),
+            });
+        };
+        let (adapter, info) = (&adapters[chosen], &found[chosen]);
+        let features = adapter.features() & (Features::SUBGROUP | Features::TIMESTAMP_QUERY);
+        let descriptor = DeviceDescriptor {
+            label: Some("gradring"),
+            required_features: features,
+            required_limits: wanted_limits(&adapter.limits()),
+            ..DeviceDescriptor::default()
+        };
+        let made = pollster::block_on(adapter.request_device(&descriptor));
+        let (device, queue) = made.map_err(|error| GpuError::Device {
+            adapter: named(info),
+            why: error.to_string(),
+        })?;
+        let lost = Arc::default();
+        note_loss(&device, &lost);
+        Self::with(device, queue, lost)
+    }
+
+    /// The caller's own device, with the limits that it has. Its handlers of errors and of losing it stay as they are.
+    ///
+    /// # Errors
+    /// [`GpuError::Device`] when it cannot run the codec's kernels; [`GpuError::Lost`].
+    pub fn from_wgpu(device: Device, queue: Queue) -> Result<GpuContext, GpuError> {
+        Self::with(device, queue, Arc::default())
+    }
+
+    fn with(
+        device: Device,
+        queue: Queue,
+        lost: Arc<Mutex<Option<String>>>,
+    ) -> Result<GpuContext, GpuError> {
+        let info = device.adapter_info();
+        let limits = device.limits();
+        if let Some((name, expected, found)) = too_small(&limits) {
+            return Err(GpuError::Device {
+                adapter: named(&info),
+                why: format!("{name} is {found}, at least {expected} is needed"),
+            });
+        }
+        let kernels = scoped(&device, &info, "the codec's kernels", Kernels::new)?;
+        let context = GpuContext(Arc::new(Inner {
+            device,
+            queue,
+            info,
+            lost,
+            timeout: Mutex::new(TIMEOUT),
+            kernels,
+        }));
+        // A pipeline that a driver refuses can lose the device without an error: nothing works from then on.
+        let index = context.submit("the first submission", [])?;
+        context.wait("the first submission", index)?;
+        Ok(context)
+    }
+
+    /// How long a wait for the device may take before it is an error. Default: 30 seconds.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        *self
+            .0
+            .timeout
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = timeout;
+        self
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// Its queue.
+    #[must_use]
+    pub fn queue(&self) -> &Queue {
+        &self.0.queue
+    }
+
+    /// What the adapter says of itself.
+    #[must_use]
+    pub fn adapter(&self) -> &AdapterInfo {
+        &self.0.info
+    }
+
+    /// Whether this is no GPU but a processor that stands in for one: for tests.
+    #[must_use]
+    pub fn is_software(&self) -> bool {
+        self.0.info.device_type == DeviceType::Cpu
+    }
+
+    /// The adapter's name, for messages.
+    #[must_use]
+    pub fn name(&self) -> String {
+        named(&self.0.info)
+    }
+
+    pub(super) fn kernels(&self) -> &Kernels {
+        &self.0.kernels
+    }
+
+    /// Bytes that one binding of a storage buffer may have, in whole blocks of the alignment of offsets.
+    pub(super) fn most_bound(&self) -> u64 {
+        let limits = self.0.device.limits();
+        let most = limits
+            .max_storage_buffer_binding_size
+            .min(limits.max_buffer_size);
+        most / 1024 * 1024
+    }
+
+    /// What an offset of a binding must be a multiple of, in bytes.
+    pub(super) fn alignment(&self) -> u64 {
+        u64::from(
+            self.0
+                .device
+                .limits()
+                .min_storage_buffer_offset_alignment
+                .max(4),
+        )
+    }
+
+    /// An error if the device is known to be lost.
+    pub(super) fn check(&self, during: &'static str) -> Result<(), GpuError> {
+        let lost = self.0.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*lost {
+            None => Ok(()),
+            Some(why) => Err(GpuError::Lost {
+                adapter: self.name(),
+                during,
+                why: why.clone(),
+            }),
+        }
+    }
+
+    /// The device is lost: says so now, and from now on.
+    pub(super) fn lose(&self, during: &'static str, why: String) -> GpuError {
+        let mut lost = self.0.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = lost.get_or_insert(why).clone();
+        GpuError::Lost {
+            adapter: self.name(),
+            during,
+            why,
+        }
+    }
+
+    /// Calls wgpu. What it refuses is the error here, and no handler hears of it.
+    pub(super) fn scoped<T>(
+        &self,
+        what: &'static str,
+        call: impl FnOnce(&Device) -> T,
+    ) -> Result<T, GpuError> {
+        self.check(what)?;
+        scoped(&self.0.device, &self.0.info, what, call)
+    }
+
+    /// A buffer.
+    pub(super) fn buffer(
+        &self,
+        what: &'static str,
+        bytes: u64,
+        usage: BufferUsages,
+        mapped_at_creation: bool,
+    ) -> Result<Buffer, GpuError> {
+        let descriptor = BufferDescriptor {
+            label: Some(what),
+            // Bindings have at least one element, and whole words.
+            size: bytes.max(16).next_multiple_of(4),
+            usage,
+            mapped_at_creation,
+        };
+        self.scoped(what, |device| device.create_buffer(&descriptor))
+    }
+
+    /// Submits commands.
+    pub(super) fn submit(
+        &self,
+        what: &'static str,
+        commands: impl IntoIterator<Item = CommandBuffer>,
+    ) -> Result<SubmissionIndex, GpuError> {
+        self.scoped(what, |_| self.0.queue.submit(commands))
+    }
+
+    /// Waits until a submission is done, and what was to be mapped after it is.
+    pub(super) fn wait(
+        &self,
+        during: &'static str,
+        index: SubmissionIndex,
+    ) -> Result<(), GpuError> {
+        let timeout = *self
+            .0
+            .timeout
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let wait = PollType::Wait {
+            submission_index: Some(index),
+            timeout: Some(timeout),
+        };
+        match self.poll(during, wait)? {
+            Ok(_) => self.check(during),
+            Err(wgpu::PollError::Timeout) => Err(GpuError::Timeout {
+                adapter: self.name(),
+                during,
+                waited: timeout,
+            }),
+            // The submission was not taken, although nothing was refused: that is how a lost device answers.
+            Err(error) => Err(self.lose(during, error.to_string())),
+        }
+    }
+
+    /// Lets callbacks of what is done already run.
+    pub(super) fn look(&self, during: &'static str) -> Result<(), GpuError> {
+        self.check(during)?;
+        match self.poll(during, PollType::Poll)? {
+            Ok(_) => self.check(during),
+            Err(error) => Err(self.lose(during, error.to_string())),
+        }
+    }
+
+    fn poll(
+        &self,
+        during: &'static str,
+        how: PollType,
+    ) -> Result<Result<wgpu::PollStatus, wgpu::PollError>, GpuError> {
+        // wgpu panics in here when the driver says that the device is lost.
+        let polled = catch_unwind(AssertUnwindSafe(|| self.0.device.poll(how)));
+        polled.map_err(|panic| self.lose(during, panic_text(&*panic)))
+    }
+}
+
+impl std::fmt::Debug for GpuContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("GpuContext").field(&self.name()).finish()
+    }
+}
+
+fn note_loss(device: &Device, lost: &Arc<Mutex<Option<String>>>) {
+    let lost = Arc::clone(lost);
+    device.set_device_lost_callback(move |reason, message| {
+        let mut lost = lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.get_or_insert_with(|| format!("{reason:?} {message}").trim().to_owned());
+    });
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("the driver's wait failed").to_owned()
+}
+
+/// Calls wgpu with scopes for all kinds of errors around it: the innermost one of a kind hears of it, and no handler does.
+fn scoped<T>(
+    device: &Device,
+    info: &AdapterInfo,
+    what: &'static str,
+    call: impl FnOnce(&Device) -> T,
+) -> Result<T, GpuError> {
+    let filters = [
+        ErrorFilter::Internal,
+        ErrorFilter::OutOfMemory,
+        ErrorFilter::Validation,
+    ];
+    let scopes = filters.map(|filter| device.push_error_scope(filter));
+    let made = call(device);
+    let errors = scopes
+        .into_iter()
+        .rev()
+        .map(|scope| pollster::block_on(scope.pop()));
+    // All of them are popped, whatever the first one says.
+    let errors: Vec<wgpu::Error> = errors.flatten().collect();
+    let adapter = || named(info);
+    match errors.into_iter().next() {
+        None => Ok(made),
+        Some(wgpu::Error::OutOfMemory { .. }) => Err(GpuError::OutOfMemory {
+            adapter: adapter(),
+            what,
+        }),
+        Some(error) => Err(GpuError::Refused {
+            adapter: adapter(),
+            what,
+            why: error.to_string(),
+        }),
+    }
+}
+
+/// Which of the adapters is meant.
+fn choose(
+    selection: &Selection,
+    found: &[AdapterInfo],
+    local_rank: impl FnOnce() -> usize,
+) -> Option<usize> {
+    let kind = |at: usize| rank_of(found[at].device_type);
+    match selection {
+        Selection::Best => {
+            let alike = (0..found.len())
+                .take_while(|&at| kind(at) == kind(0))
+                .count();
+            (alike > 0).then(|| local_rank() % alike)
+        }
+        Selection::LocalRank => {
+            let real = (0..found.len())
+                .filter(|&at| kind(at) < rank_of(DeviceType::Cpu))
+                .count();
+            let all = if real > 0 { real } else { found.len() };
+            (all > 0).then(|| local_rank() % all)
+        }
+        Selection::Index(index) => (*index < found.len()).then_some(*index),
+        Selection::Named(name) => {
+            let name = name.to_lowercase();
+            let is_named = |info: &AdapterInfo| {
+                let texts = [&info.name, &info.driver];
+                texts.iter().any(|text| text.to_lowercase().contains(&name))
+            };
+            found.iter().position(is_named)
+        }
+    }
+}
+
+fn named(info: &AdapterInfo) -> String {
+    format!("{} ({})", info.name, info.backend)
+}
+
+/// What is asked for of an adapter: its largest buffers, and of everything else what every device has.
+fn wanted_limits(adapter: &Limits) -> Limits {
+    Limits {
+        max_buffer_size: adapter.max_buffer_size,
+        max_storage_buffer_binding_size: adapter.max_storage_buffer_binding_size,
+        ..Limits::default()
+    }
+}
+
+/// The first limit that is below what the kernels need, what that is, and the limit.
+fn too_small(limits: &Limits) -> Option<(&'static str, u64, u64)> {
+    let needed = Limits::default();
+    [
+        (
+            "max_storage_buffers_per_shader_stage",
+            u64::from(needed.max_storage_buffers_per_shader_stage),
+            u64::from(limits.max_storage_buffers_per_shader_stage),
+        ),
+        (
+            "max_compute_invocations_per_workgroup",
+            u64::from(needed.max_compute_invocations_per_workgroup),
+            u64::from(limits.max_compute_invocations_per_workgroup),
+        ),
+        (
+            "max_compute_workgroup_size_x",
+            u64::from(needed.max_compute_workgroup_size_x),
+            u64::from(limits.max_compute_workgroup_size_x),
+        ),
+        (
+            "max_compute_workgroup_storage_size",
+            u64::from(needed.max_compute_workgroup_storage_size),
+            u64::from(limits.max_compute_workgroup_storage_size),
+        ),
+        (
+            "max_compute_workgroups_per_dimension",
+            u64::from(needed.max_compute_workgroups_per_dimension),
+            u64::from(limits.max_compute_workgroups_per_dimension),
+        ),
+        // A chunk of f32 values has to fit one binding, whatever else lies before it.
+        (
+            "max_storage_buffer_binding_size",
+            1 << 24,
+            limits.max_storage_buffer_binding_size,
+        ),
+        ("max_buffer_size", 1 << 24, limits.max_buffer_size),
+    ]
+    .into_iter()
+    .find(|(_, needed, found)| found < needed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(name: &str, device_type: DeviceType) -> AdapterInfo {
+        AdapterInfo {
+            name: name.to_owned(),
+            ..AdapterInfo::new(device_type, wgpu::Backend::Vulkan)
+        }
+    }
+
+    #[test]
+    fn a_selection_takes_what_it_says_and_nothing_else() {
+        let found = [
+            info("Large One", DeviceType::DiscreteGpu),
+            info("Large Two", DeviceType::DiscreteGpu),
+            info("Small", DeviceType::IntegratedGpu),
+            info("llvmpipe", DeviceType::Cpu),
+        ];
+        let chosen = |selection: Selection, rank: usize| choose(&selection, &found, || rank);
+        assert_eq!(
+            [0, 1, 2].map(|rank| chosen(Selection::Best, rank)),
+            [Some(0), Some(1), Some(0)]
+        );
+        assert_eq!(
+            [2, 3].map(|rank| chosen(Selection::LocalRank, rank)),
+            [Some(2), Some(0)]
+        );
+        assert_eq!(
+            [3, 4].map(|at| chosen(Selection::Index(at), 0)),
+            [Some(3), None]
+        );
+        assert_eq!(chosen(Selection::Named("large two".into()), 0), Some(1));
+        assert_eq!(chosen(Selection::Named("none".into()), 0), None);
+        for selection in [Selection::Best, Selection::LocalRank, Selection::Index(0)] {
+            assert_eq!(choose(&selection, &[], || 0), None);
+        }
+        assert_eq!(choose(&Selection::LocalRank, &found[3..], || 5), Some(0));
+    }
+}
