@@ -341,7 +341,7 @@ impl GpuContext {
                 })
             }
             // The submission was not taken, although nothing was refused: that is how a lost device answers.
-            Err(error) => Err(self.lose(during, error.to_string())),
+            Err(_) => Err(self.lose(during, "it takes no commands any more".to_owned())),
         }
     }
 
