@@ -1,7 +1,7 @@
 //! A device, and vectors in its memory.
 
 use super::plain::Random;
-use gradring::codec::gpu::{GpuContext, GradRef, Selection, wgpu};
+use gradring::codec::gpu::{GpuContext, GpuError, GradRef, Selection, wgpu};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use wgpu::{BufferUsages, Limits};
@@ -18,13 +18,15 @@ pub fn context() -> Option<(GpuContext, MutexGuard<'static, ()>)> {
                 println!("on {}", context.name());
                 Some(context)
             }
-            Err(error) => {
+            // Any other error is a device that does not work.
+            Err(error @ GpuError::NoAdapter { .. }) => {
                 let required =
                     std::env::var("GRADRING_REQUIRE_GPU").is_ok_and(|value| value == "1");
                 assert!(!required, "GRADRING_REQUIRE_GPU is 1, and {error}");
                 println!("NOT RUN: {error}");
                 None
             }
+            Err(error) => panic!("{error}"),
         }
     });
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
