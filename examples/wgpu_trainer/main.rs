@@ -19,7 +19,7 @@ use gradring::checkpoint::Value;
 use gradring::codec::gpu::{GpuContext, GpuError};
 use gradring::progress::Sampler;
 use gradring::{Exchange, Launch, Quantile, Replica, op, parameter_hash};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use common::data::DataError;
@@ -56,8 +56,8 @@ Options:
   -n N            how many replicas train together, 1 to 255 (default 2)
   --epochs E      how often every sample is seen (default 20)
   --adapter NAME  the GPU: a part of its name (default: real ones, each replica the next one; software if there is none)
-  --json          end with one line of JSON: replicas, adapter, accuracy, identical, hashes, steps, steps_per_second,
-                  compression, losses and accuracies (of each epoch)
+  --json          end with one line of JSON: replicas, adapter, accuracy, identical, hashes, steps_per_second,
+                  compression, steps, seen (samples), losses and accuracies (of each epoch)
   -h, --help      this text";
 
 /// Why there is no result.
@@ -86,6 +86,18 @@ struct Arguments {
     json: bool,
 }
 
+/// How far the training is: the same on all replicas, and kept by every checkpoint.
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct Course {
+    /// Steps that were made, and samples that all replicas have seen together.
+    steps: u64,
+    seen: u64,
+    /// Of each epoch that is finished: the mean loss of the samples trained on, each at the time when it was seen, and what
+    /// is classified right of the held-out ones, as a part of 1.
+    losses: Vec<f64>,
+    accuracies: Vec<f64>,
+}
+
 /// What came of it.
 #[derive(Serialize)]
 struct Trained {
@@ -94,11 +106,12 @@ struct Trained {
     accuracy: f64,
     identical: bool,
     hashes: Vec<String>,
-    steps: u64,
+    /// Of the mean replica, without the time between its steps.
     steps_per_second: f64,
+    /// How many bytes the same updates would be without compression, for one byte of messages.
     compression: f64,
-    losses: Vec<f64>,
-    accuracies: Vec<f64>,
+    #[serde(flatten)]
+    course: Course,
 }
 
 fn main() -> ExitCode {
@@ -191,24 +204,23 @@ fn train(arguments: &Arguments, replica: &Replica) -> Result<Trained, Failure> {
     let policy = Quantile::new(1e-2).map_err(gradring::Error::from)?;
     let exchange = Exchange::builder(elements).policy(policy).build(replica)?;
     let exchange = replica.keep(exchange)?;
-    let seen = replica.keep_value(Value::shared("seen", 0_u64))?;
-    let reached = replica.keep_value(Value::shared("reached", Vec::<[f64; 2]>::new()))?;
+    let course = replica.keep_value(Value::shared("course", Course::default()))?;
     if !parameters.resumed() {
         model.parameters.write(&SHAPE.initial(SEED));
     }
 
-    let (mut steps, mut bytes, mut seconds) = (0_u64, 0, 0.0);
+    let (mut messages, mut bytes, mut steps, mut seconds) = (0_u32, 0, 0_u32, 0.0);
     for epoch in replica.epochs(schedule.epochs)? {
         let epoch = epoch?;
         for batch in replica.batches("training", schedule.sampler())? {
             let (batch, begun) = (batch?, Instant::now());
-            let (mut exchange, mut seen) = (exchange.lock()?, seen.lock()?);
+            let (mut exchange, mut course) = (exchange.lock()?, course.lock()?);
             let mut update = None;
             if !batch.is_empty() {
                 // The mean of what replicas send is the mean over samples, however few the last ones are.
                 let giving = world.min(batch.together());
                 let weight = giving as f32 / batch.together() as f32;
-                let rate = schedule.rate(RATE, *seen);
+                let rate = schedule.rate(RATE, course.seen);
                 let commands = model.train(&data.train, batch.indices(), weight, rate);
                 gpu.queue.submit([commands.finish()]);
                 update = Some(model.update.read()?);
@@ -217,9 +229,11 @@ fn train(arguments: &Arguments, replica: &Replica) -> Result<Trained, Failure> {
             let report =
                 exchange.step(update.as_ref().map(|update| update as _), &mut parameters)?;
             model.parameters.write(&parameters);
-            *seen += batch.together() as u64;
-            steps += 1;
+            course.seen += batch.together() as u64;
+            course.steps += 1;
+            messages += u32::from(!batch.is_empty());
             bytes += report.bytes;
+            steps += 1;
             seconds += begun.elapsed().as_secs_f64();
         }
         let held_out = Sampler::new(data.held_out.len()).batch(VALIDATION_BATCH);
@@ -232,7 +246,9 @@ fn train(arguments: &Arguments, replica: &Replica) -> Result<Trained, Failure> {
         let [loss, _, trained] = sums(replica, &model.trained)?;
         let [_, right, judged] = sums(replica, &model.judged)?;
         let (loss, accuracy) = (loss / trained, right / judged);
-        reached.lock()?.push([loss, accuracy]);
+        let mut course = course.lock()?;
+        course.losses.push(loss);
+        course.accuracies.push(accuracy);
         if replica.rank() == 0 {
             let (epoch, epochs) = (epoch + 1, schedule.epochs);
             println!(
@@ -242,23 +258,24 @@ fn train(arguments: &Arguments, replica: &Replica) -> Result<Trained, Failure> {
         }
     }
 
+    // The same command with more epochs goes on from here.
+    replica.checkpoint()?;
+
     let hash = parameter_hash(&model.parameters.read()?);
     let hashes = replica.all_gather(&hash.to_le_bytes())?;
-    let mut all = [steps as f64, bytes as f64, seconds];
+    let mut all = [f64::from(messages), bytes as f64, f64::from(steps), seconds];
     replica.all_reduce(&mut all, op::Sum)?;
-    let [all_steps, bytes, seconds] = all;
-    let reached = reached.lock()?;
+    let [messages, bytes, steps, seconds] = all;
+    let course = &*course.lock()?;
     Ok(Trained {
         replicas: world,
         adapter: gpu.info.name,
-        accuracy: reached.last().map_or(f64::NAN, |&[_, accuracy]| accuracy),
+        accuracy: course.accuracies.last().copied().unwrap_or(f64::NAN),
         identical: hashes.iter().all(|other| *other == hashes[0]),
         hashes: hashes.iter().map(|hash| hex(hash)).collect(),
-        steps,
-        steps_per_second: all_steps / seconds,
-        compression: 4.0 * elements as f64 * all_steps / bytes,
-        losses: reached.iter().map(|&[loss, _]| loss).collect(),
-        accuracies: reached.iter().map(|&[_, accuracy]| accuracy).collect(),
+        steps_per_second: steps / seconds,
+        compression: 4.0 * elements as f64 * messages / bytes,
+        course: course.clone(),
     })
 }
 

@@ -2,8 +2,11 @@
 
 use crate::common::mlp::Mlp;
 use crate::device;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// As in the example.
@@ -47,11 +50,62 @@ fn replicas_learn_and_end_identical() {
     let found = result(&run("-n 2 --epochs 3 --json"));
     assert_eq!(found["identical"], true);
     assert_eq!(found["hashes"][0], found["hashes"][1]);
-    assert_eq!(found["steps"], 135);
+    assert_eq!(
+        (&found["steps"], &found["seen"]),
+        (&135.into(), &(3 * 1440).into())
+    );
     let accuracy = found["accuracy"].as_f64().expect("a number");
     assert!(accuracy > 0.9, "{accuracy}");
     let compression = found["compression"].as_f64().expect("a number");
     assert!(compression > 30.0, "{compression}");
+}
+
+/// `gradring run` with a directory for checkpoints.
+fn launcher(replicas: usize, checkpoints: &Path, epochs: u32) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gradring"));
+    command
+        .args(["run", "--no-prefix", "-n", &replicas.to_string()])
+        .arg("--checkpoint-dir")
+        .arg(checkpoints)
+        .arg("--")
+        .arg(program())
+        .args(["--json", "--epochs", &epochs.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn a_stopped_run_goes_on_with_the_bits_of_one_that_never_was() {
+    if device().is_none() {
+        return;
+    }
+    let never = result(&run("-n 2 --epochs 3 --json"));
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut stopped = launcher(2, directory.path(), 3).spawn().expect("started");
+    let mut lines = BufReader::new(stopped.stdout.take().expect("piped")).lines();
+    let first = lines.next().expect("a line").expect("text");
+    assert!(first.starts_with("epoch 1/3"), "{first}");
+    kill(Pid::from_raw(stopped.id() as i32), Signal::SIGTERM).expect("it is there");
+    let ended = stopped.wait_with_output().expect("its end");
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(128 + libc::SIGTERM), "{errors}");
+    assert!(errors.contains("stopped by agreement"), "{errors}");
+
+    let found = result(&launcher(2, directory.path(), 3).output().expect("started"));
+    for key in ["hashes", "losses", "accuracies", "steps", "seen"] {
+        assert_eq!(found[key], never[key], "{key}");
+    }
+
+    // And a run that has ended goes on with more epochs, and with other replicas.
+    let found = result(&launcher(3, directory.path(), 4).output().expect("started"));
+    assert_eq!(
+        (&found["seen"], &found["steps"]),
+        (&(4 * 1440).into(), &165.into())
+    );
+    assert_eq!(found["identical"], true);
+    assert_eq!(found["hashes"].as_array().map(Vec::len), Some(3));
 }
 
 #[test]
