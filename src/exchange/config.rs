@@ -1,6 +1,7 @@
 //! What an exchange is made with, and what of it must agree.
 
 use super::asynchronous::{Asynchronous, Since};
+use super::device::Device;
 use super::external::Sources;
 use super::{Bypass, Exchange};
 use crate::codec::policy::{PolicyError, ThresholdPolicy};
@@ -29,6 +30,13 @@ pub(crate) enum Schedule {
     Asynchronous(Asynchronous),
     Uncompressed(Dense),
     Bypass(Bypass),
+}
+
+impl Schedule {
+    /// Whether vectors on a device stay there.
+    pub(super) fn stays_on_device(self) -> bool {
+        matches!(self, Self::Lockstep | Self::Bypass(Bypass::Encoded))
+    }
 }
 
 impl std::fmt::Display for Schedule {
@@ -333,6 +341,7 @@ impl Builder {
             length,
             encoder,
             sums: Default::default(),
+            device: Device::default(),
             sources: Sources::default(),
             step: 0,
             hash: None,
