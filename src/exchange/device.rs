@@ -4,9 +4,10 @@
 //! the encoder is there too, and records are applied there. Everything else is *staged*: brought into this process's
 //! memory, done on the processor, and, where it may have changed, brought back. The bits are the same.
 
-use super::{Exchange, hash};
+use super::{BackendKind, Exchange, codec_error, hash};
+use crate::checkpoint::{State, StateError};
 use crate::codec::gpu::wgpu::{BufferUsages, CommandEncoder};
-use crate::codec::gpu::{GpuApplier, GpuContext, GpuError, GradRef, download, hash_sums, upload};
+use crate::codec::gpu::{GpuApplier, GpuContext, GpuError, GradRef, Whole};
 use crate::codec::{Given, Parameters};
 use crate::replica::Error;
 use std::sync::{Mutex, PoisonError};
@@ -20,6 +21,8 @@ const PARAMETERS: BufferUsages = BufferUsages::STORAGE
 #[derive(Default)]
 pub(super) struct Device {
     context: Option<GpuContext>,
+    /// Copies whole vectors.
+    whole: Option<Whole>,
     /// Made for the first target on a device.
     applier: Option<GpuApplier>,
     /// The caller's commands, behind which the next step's first submission goes.
@@ -32,6 +35,7 @@ pub(super) struct Device {
 impl Device {
     pub(super) fn new(context: Option<GpuContext>) -> Self {
         Self {
+            whole: context.as_ref().map(Whole::new),
             context,
             ..Self::default()
         }
@@ -43,19 +47,32 @@ impl Device {
 
     /// The device for `what`.
     fn context(&self, what: &'static str) -> Result<&GpuContext, Error> {
-        self.context.as_ref().ok_or_else(|| Error::Invalid {
-            what,
-            expected: "an exchange that was made with the context of its device".into(),
-            found: "one that was made without any".into(),
-        })
+        self.context.as_ref().ok_or_else(|| without_context(what))
+    }
+
+    /// What copies whole vectors: `what`.
+    fn whole(&mut self, what: &'static str) -> Result<&mut Whole, Error> {
+        self.whole.as_mut().ok_or_else(|| without_context(what))
+    }
+
+    fn take_before(&self) -> Option<CommandEncoder> {
+        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        before.take()
     }
 
     fn submit_before(&self) -> Result<(), GpuError> {
-        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
-        match (before.take(), &self.context) {
+        match (self.take_before(), &self.context) {
             (Some(commands), Some(context)) => context.submit_commands(commands),
             _ => Ok(()),
         }
+    }
+}
+
+fn without_context(what: &'static str) -> Error {
+    Error::Invalid {
+        what,
+        expected: "an exchange that was made with the context of its device".into(),
+        found: "one that was made without any".into(),
     }
 }
 
@@ -91,7 +108,7 @@ impl Exchange {
     /// there it is [`residual_mut`](Self::residual_mut).
     #[must_use]
     pub fn residual_on_device(&self) -> Vec<GradRef<'_>> {
-        Vec::new()
+        self.encoder.residual_on_device()
     }
 
     /// Puts the next step's own commands behind these, and into the same submission where the step begins on this device
@@ -124,7 +141,19 @@ impl Exchange {
 
     /// Whether updates are encoded on a device.
     pub(super) fn encodes_on_device(&self) -> bool {
-        false
+        BackendKind::of(&self.encoder) == BackendKind::Gpu
+    }
+
+    /// The residual that is not in this process's memory.
+    pub(super) fn download_residual(&self) -> Result<Vec<f32>, StateError> {
+        let unreadable = |error: String| StateError::Io {
+            state: State::name(self).to_owned(),
+            source: std::io::Error::other(error),
+        };
+        let submitted = self.device.submit_before();
+        submitted.map_err(|error| unreadable(error.to_string()))?;
+        let residual = self.encoder.download_residual();
+        residual.map_err(|error| unreadable(error.to_string()))
     }
 
     /// Submits what the caller has recorded for the next step, for whatever else is done now.
@@ -188,7 +217,19 @@ impl Exchange {
         update: Option<Given<'_>>,
         with: impl FnOnce(&mut Self, Option<Given<'_>>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        self.submit_before()?;
+        match update.and_then(|_| self.device.take_before()) {
+            Some(commands) if self.encodes_on_device() => {
+                self.encoder.record_after(commands).map_err(codec_error)?;
+            }
+            before => {
+                *self
+                    .device
+                    .before
+                    .get_mut()
+                    .unwrap_or_else(PoisonError::into_inner) = before;
+                self.submit_before()?;
+            }
+        }
         let parts = match update {
             Some(Given::Device(parts)) if !self.encodes_in_place() => parts,
             _ => return with(self, update),
@@ -203,14 +244,14 @@ impl Exchange {
 
     /// Copies a vector into this process's memory.
     fn bring(
-        &self,
+        &mut self,
         what: &'static str,
         parts: &[GradRef<'_>],
         room: &mut [f32],
     ) -> Result<(), Error> {
         if parts.iter().any(|part| part.on_device().is_some()) {
-            let context = self.device.context(what)?;
-            return download(context, parts, room).map_err(Error::Gpu);
+            let whole = self.device.whole(what)?;
+            return whole.download(parts, room).map_err(Error::Gpu);
         }
         let mut rest = room;
         for part in parts {
@@ -271,8 +312,8 @@ impl Exchange {
     ) -> Result<R, Error> {
         // After any other error nothing has changed, or the run is over.
         let happened = matches!(outcome, Ok(_) | Err(Error::NonFinite { .. }));
-        let brought = match (happened, vector.device(), &self.device.context) {
-            (true, Some(parts), Some(context)) => upload(context, &room, parts),
+        let brought = match (happened, vector.device(), &mut self.device.whole) {
+            (true, Some(parts), Some(whole)) => whole.upload(&room, parts),
             _ => Ok(()),
         };
         self.device.parameters = room;
@@ -292,12 +333,12 @@ impl Exchange {
     }
 
     /// The hash of a vector, wherever it is.
-    pub(super) fn hash_of(&self, vector: &mut dyn Parameters) -> Result<u64, Error> {
+    pub(super) fn hash_of(&mut self, vector: &mut dyn Parameters) -> Result<u64, Error> {
         let Some(parts) = vector.device() else {
             return Ok(hash::of_parts(vector));
         };
-        let context = self.device.context("a vector on a device")?;
-        let sums = hash_sums(context, parts).map_err(Error::Gpu)?;
+        let whole = self.device.whole("a vector on a device")?;
+        let sums = whole.hash_sums(parts).map_err(Error::Gpu)?;
         Ok(hash::joined(sums))
     }
 }

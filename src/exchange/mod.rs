@@ -22,6 +22,7 @@
 //! | a wrong header writes out of bounds | every field is checked before it is used |
 
 mod asynchronous;
+mod backend;
 mod bypass;
 mod config;
 #[cfg_attr(not(feature = "gpu"), path = "no_device.rs")]
@@ -42,6 +43,7 @@ mod taking;
 mod uncompressed;
 
 pub use asynchronous::Asynchronous;
+pub use backend::{BackendChoice, BackendKind};
 pub use bypass::Bypass;
 pub use config::{Builder, Reduction};
 pub use ends::EpochEnd;
@@ -51,7 +53,8 @@ pub use settle::SettleReport;
 pub use streamed::OpenStep;
 
 use crate::codec::{
-    Apply, EncodeError, Encoder, Given, Parameters, Path, ScopeState, ScopeStateError, Update,
+    Apply, Backend, EncodeError, Encoder, Given, Parameters, Path, ScopeState, ScopeStateError,
+    Update,
 };
 use crate::replica::Cause;
 use crate::replica::Counters;
@@ -169,6 +172,12 @@ impl Exchange {
         self.encoder.path()
     }
 
+    /// Where updates are encoded now: on the GPU or the processor that was
+    /// [chosen](Builder::backend), or on the processor since it [fell back](Builder::fall_back) to it.
+    pub fn backend(&self) -> Backend {
+        self.encoder.backend()
+    }
+
     /// This replica's encoder: what each threshold did, the places of the hits, percentiles of the residual, what the
     /// policies remember. Of an [uncompressed](Builder::uncompressed) exchange it is one for no elements.
     pub fn encoder(&self) -> &Encoder {
@@ -189,7 +198,8 @@ impl Exchange {
         self.step
     }
 
-    /// What this replica has not sent yet, by element. Of an uncompressed exchange nothing: it sends everything.
+    /// What this replica has not sent yet, by element. Of an uncompressed exchange nothing: it sends everything. Empty where
+    /// a GPU encodes: there it is [`Encoder::download_residual`].
     pub fn residual(&self) -> &[f32] {
         self.encoder.residual()
     }
@@ -197,7 +207,8 @@ impl Exchange {
     /// The same, for trainers that add their updates to it in place, between steps, instead of handing them over: a step
     /// of [`InResidual`](crate::InResidual) then moves 4 bytes an element instead of 12.
     ///
-    /// What is not finite becomes +0 in the next step and is reported as [`Error::NonFinite`].
+    /// What is not finite becomes +0 in the next step and is reported as [`Error::NonFinite`]. Empty where a GPU encodes:
+    /// there the residual lies in the buffers that [`residual_on_device`](Self::residual_on_device) gives.
     ///
     /// ```
     /// use gradring::{Exchange, InResidual, Replica};
@@ -468,6 +479,7 @@ impl Exchange {
             counts,
         } = concluded;
         engine.agree_on(agreed);
+        report.backend = BackendKind::of(&self.encoder);
         self.hash = None;
         if report.contributors == 0 {
             self.sources.give_back(updates);
@@ -540,13 +552,17 @@ fn compare_hashes(wait: &Wait<'_>, step: u64, hashes: Vec<u64>) -> Result<(), Er
     }
 }
 
-/// On the processor the codec refuses only slices of wrong lengths, which are compared before it is called, and visits
-/// out of turn.
+/// Besides what a device refuses: slices of wrong lengths, which are compared before the codec is called, and visits out
+/// of turn.
 fn codec_error(error: EncodeError) -> Error {
-    Error::Invalid {
-        what: "a chunk",
-        expected: "residual and update of one length".into(),
-        found: error.to_string(),
+    match error {
+        #[cfg(feature = "gpu")]
+        EncodeError::Gpu(error) => Error::Gpu(error),
+        error => Error::Invalid {
+            what: "a chunk",
+            expected: "residual and update of one length".into(),
+            found: error.to_string(),
+        },
     }
 }
 

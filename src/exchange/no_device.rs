@@ -1,6 +1,7 @@
 //! Vectors on devices, in a build that has none: all vectors are in this process's memory.
 
 use super::{Exchange, hash};
+use crate::checkpoint::StateError;
 use crate::codec::{Given, Parameters};
 use crate::replica::Error;
 
@@ -65,6 +66,11 @@ impl Exchange {
 
     pub(super) fn hash_of(&self, vector: &mut dyn Parameters) -> Result<u64, Error> {
         Ok(hash::of_parts(vector))
+    }
+
+    /// The residual that is not in this process's memory.
+    pub(super) fn download_residual(&self) -> Result<Vec<f32>, StateError> {
+        Ok(Vec::new())
     }
 
     /// Whether updates are encoded on a device.
