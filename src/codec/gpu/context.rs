@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use wgpu::{
     AdapterInfo, Backends, Buffer, BufferDescriptor, BufferUsages, CommandBuffer, Device,
-    DeviceDescriptor, DeviceType, ErrorFilter, Features, Instance, InstanceDescriptor, Limits,
-    PollType, Queue, SubmissionIndex,
+    DeviceDescriptor, DeviceType, ErrorFilter, Features, Instance, InstanceDescriptor,
+    InstanceFlags, Limits, MemoryHints, PollType, Queue, SubmissionIndex,
 };
 
 /// How long a wait for the device may take, unless the context says otherwise.
@@ -78,6 +78,8 @@ pub fn adapters() -> Vec<AdapterInfo> {
 fn enumerated() -> Vec<wgpu::Adapter> {
     let instance = Instance::new(InstanceDescriptor {
         backends: Backends::PRIMARY,
+        // Neither validation layers nor debugging marks, in debug builds either.
+        flags: InstanceFlags::empty(),
         ..InstanceDescriptor::new_without_display_handle()
     });
     let mut adapters = pollster::block_on(instance.enumerate_adapters(Backends::PRIMARY));
@@ -136,6 +138,8 @@ impl GpuContext {
             label: Some("gradring"),
             required_features: features,
             required_limits: wanted_limits(&adapter.limits()),
+            // Few buffers, all of known sizes; and several replicas may share the GPU.
+            memory_hints: MemoryHints::MemoryUsage,
             ..DeviceDescriptor::default()
         };
         let made = pollster::block_on(adapter.request_device(&descriptor));
@@ -327,13 +331,17 @@ impl GpuContext {
         };
         match self.poll(during, wait)? {
             Ok(_) => self.check(during),
-            Err(wgpu::PollError::Timeout) => Err(GpuError::Timeout {
-                adapter: self.name(),
-                during,
-                waited: timeout,
-            }),
+            Err(wgpu::PollError::Timeout) => {
+                // It may still come to an end, but what it then writes is nobody's any more.
+                self.lose(during, format!("{during} had not ended after {timeout:?}"));
+                Err(GpuError::Timeout {
+                    adapter: self.name(),
+                    during,
+                    waited: timeout,
+                })
+            }
             // The submission was not taken, although nothing was refused: that is how a lost device answers.
-            Err(error) => Err(self.lose(during, error.to_string())),
+            Err(_) => Err(self.lose(during, "it takes no commands any more".to_owned())),
         }
     }
 

@@ -3,7 +3,9 @@
 //! A kernel's source is its own file behind those of `shaders/shared` that it needs: WGSL does not mind the order of
 //! declarations, so that including is putting together.
 
+use super::applier::ApplyKernels;
 use super::vector::EncodeKernels;
+use super::whole;
 use wgpu::{
     BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
     BindGroupLayoutEntry, BindingResource, BindingType, BufferBindingType, ComputePass,
@@ -154,12 +156,16 @@ fn layout_entry((binding, access): (u32, &Access)) -> BindGroupLayoutEntry {
 /// All kernels of a device.
 pub(super) struct Kernels {
     pub(super) encode: EncodeKernels,
+    pub(super) apply: ApplyKernels,
+    pub(super) hash: Kernel,
 }
 
 impl Kernels {
     pub(super) fn new(device: &Device) -> Kernels {
         Kernels {
             encode: EncodeKernels::new(device),
+            apply: ApplyKernels::new(device),
+            hash: whole::hash_kernel(device),
         }
     }
 }

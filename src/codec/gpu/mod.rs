@@ -10,6 +10,7 @@ mod slices;
 mod transfer;
 mod vector;
 mod whole;
+mod windows;
 
 pub use applier::{GpuApplier, GpuApplyError};
 pub use context::{GpuContext, Selection, adapters};

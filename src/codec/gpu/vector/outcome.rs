@@ -178,11 +178,14 @@ mod tests {
                 let bits = x.to_bits();
                 let at = 12 * (bits >> 23) as usize;
                 let mut add = |at: usize, x: u32| {
-                    let sum = word(&cut, at / 4) + x;
+                    let (sum, is_over) = word(&cut, at / 4).overflowing_add(x);
                     cut[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+                    is_over
                 };
                 add(at, 1);
-                add(at + 4, bits & 0x007f_ffff | 0x0080_0000);
+                if add(at + 4, bits & 0x007f_ffff | 0x0080_0000) {
+                    add(at + 8, 1);
+                }
                 expected += f64::from(*x) - f64::from(bound);
             }
             let found = taken(&cut, bound.to_bits());

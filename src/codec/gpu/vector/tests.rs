@@ -255,7 +255,7 @@ fn every_density_gives_the_plain_paths_bytes_in_both_formats() {
     let elements = CHUNK + 50_000;
     let (mut vector, mut plain) = pair(context, &of_one_scope(elements), 1);
     let mut formats = [0; 5];
-    for (step, density) in [0.0, 1e-4, 1e-2, 0.12, 0.126, 0.5, 1.0, 1e-3]
+    for (step, density) in [0.0, 1e-4, 1e-2, 0.12, 0.13, 0.5, 1.0, 1e-3]
         .into_iter()
         .enumerate()
     {
@@ -544,7 +544,7 @@ fn windows_change_no_byte() {
     let units = [unit(1e-3), unit(3e-3)];
     // Windows are cut by elements, and by the masks of many short chunks.
     let mut ranges = vec![(3_000_000, ChunkCoding::Threshold(0))];
-    ranges.extend((0..20_000).map(|at| {
+    ranges.extend((0..45_000).map(|at| {
         let coding = match at % 5 {
             0 => ChunkCoding::Dense(Dense::Bf16),
             at => ChunkCoding::Threshold(at % 2),

@@ -1,0 +1,221 @@
+//! The program's own device, and vectors in its memory.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::sync::mpsc;
+
+use gradring::checkpoint::{State, StateError, Whose};
+use gradring::codec::gpu::GradRef;
+use thiserror::Error;
+use wgpu::{
+    Adapter, AdapterInfo, Backends, Buffer, BufferDescriptor, BufferUsages, Device,
+    DeviceDescriptor, DeviceType, Instance, InstanceDescriptor, MapMode, PollType, Queue,
+};
+
+/// What the device does not do.
+#[derive(Debug, Error)]
+pub(crate) enum DeviceError {
+    #[error("no GPU adapter {wanted}; there is {found}")]
+    NoAdapter { wanted: String, found: String },
+    #[error("{adapter} gives no device: {why}")]
+    NoDevice { adapter: String, why: String },
+    #[error("{what} could not be read back: {why}")]
+    NotRead { what: String, why: String },
+}
+
+/// A device and its queue.
+#[derive(Clone)]
+pub(crate) struct Gpu {
+    pub(crate) device: Device,
+    pub(crate) queue: Queue,
+    pub(crate) info: AdapterInfo,
+}
+
+impl Gpu {
+    /// Opens the adapter that [`adapter`] gives.
+    pub(crate) fn open(name: Option<&str>, rank: usize) -> Result<Gpu, DeviceError> {
+        let adapter = adapter(name, rank)?;
+        let info = adapter.get_info();
+        let made = pollster::block_on(adapter.request_device(&DeviceDescriptor::default()));
+        let (device, queue) = made.map_err(|error| DeviceError::NoDevice {
+            adapter: info.name.clone(),
+            why: error.to_string(),
+        })?;
+        Ok(Gpu {
+            device,
+            queue,
+            info,
+        })
+    }
+
+    /// A buffer for so many elements of 4 bytes, all 0.
+    pub(crate) fn buffer(&self, what: &str, elements: usize) -> Buffer {
+        self.device.create_buffer(&BufferDescriptor {
+            label: Some(what),
+            size: (elements * size_of::<f32>()) as u64,
+            usage: BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        })
+    }
+}
+
+/// The adapter for the replica of this rank: of those that have `name` in their own, real ones before software, and of
+/// several of these one after the other.
+pub(crate) fn adapter(name: Option<&str>, rank: usize) -> Result<Adapter, DeviceError> {
+    let instance = Instance::new(InstanceDescriptor {
+        backends: Backends::PRIMARY,
+        ..InstanceDescriptor::new_without_display_handle()
+    });
+    let all = pollster::block_on(instance.enumerate_adapters(Backends::PRIMARY));
+    let found = all.iter().map(|adapter| adapter.get_info().name);
+    let found = found.reduce(|list, name| format!("{list}, {name}"));
+    let is_named = |info: &AdapterInfo| {
+        name.is_none_or(|name| info.name.to_lowercase().contains(&name.to_lowercase()))
+    };
+    let (software, real): (Vec<Adapter>, Vec<Adapter>) = all
+        .into_iter()
+        .filter(|adapter| is_named(&adapter.get_info()))
+        .partition(|adapter| adapter.get_info().device_type == DeviceType::Cpu);
+    let mut adapters = if real.is_empty() { software } else { real };
+    if adapters.is_empty() {
+        return Err(DeviceError::NoAdapter {
+            wanted: name.map_or("was found".to_owned(), |name| format!("is named {name:?}")),
+            found: found.unwrap_or("none".to_owned()),
+        });
+    }
+    let chosen = rank % adapters.len();
+    Ok(adapters.swap_remove(chosen))
+}
+
+/// A vector of f32 in the device's memory, in as many buffers as a model has tensors. Copies are the same memory.
+#[derive(Clone)]
+pub(crate) struct Tensors {
+    gpu: Gpu,
+    name: &'static str,
+    whose: Whose,
+    pub(crate) buffers: Vec<Buffer>,
+}
+
+impl Tensors {
+    /// Tensors of these lengths, full of +0. `whose`: for checkpoints.
+    pub(crate) fn new(gpu: &Gpu, name: &'static str, whose: Whose, lengths: &[usize]) -> Tensors {
+        let buffers = lengths.iter().map(|&length| gpu.buffer(name, length));
+        Tensors {
+            gpu: gpu.clone(),
+            name,
+            whose,
+            buffers: buffers.collect(),
+        }
+    }
+
+    /// As they are handed over to an exchange.
+    pub(crate) fn parts(&self) -> Vec<GradRef<'_>> {
+        self.buffers.iter().map(GradRef::device).collect()
+    }
+
+    /// How many elements there are in all.
+    pub(crate) fn elements(&self) -> usize {
+        let bytes: u64 = self.buffers.iter().map(Buffer::size).sum();
+        bytes as usize / size_of::<f32>()
+    }
+
+    /// Copies as many elements to the device.
+    pub(crate) fn write(&self, values: &[f32]) {
+        let mut bytes = bytemuck::cast_slice::<f32, u8>(values);
+        for buffer in &self.buffers {
+            let (own, rest) = bytes.split_at(buffer.size() as usize);
+            self.gpu.queue.write_buffer(buffer, 0, own);
+            bytes = rest;
+        }
+    }
+
+    /// Waits for all that was submitted, and copies all elements from the device.
+    pub(crate) fn read(&self) -> Result<Vec<f32>, DeviceError> {
+        let failed = |error: &dyn fmt::Display| DeviceError::NotRead {
+            what: self.name.to_owned(),
+            why: error.to_string(),
+        };
+        let Gpu { device, queue, .. } = &self.gpu;
+        let staging = device.create_buffer(&BufferDescriptor {
+            label: Some("read-back"),
+            size: (self.elements() * size_of::<f32>()) as u64,
+            usage: BufferUsages::MAP_READ | BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let mut commands = device.create_command_encoder(&Default::default());
+        let mut at = 0;
+        for buffer in &self.buffers {
+            commands.copy_buffer_to_buffer(buffer, 0, &staging, at, buffer.size());
+            at += buffer.size();
+        }
+        queue.submit([commands.finish()]);
+        let (sender, mapped) = mpsc::channel();
+        staging.map_async(MapMode::Read, .., move |result| {
+            // There is always somebody who waits for it.
+            let _ = sender.send(result);
+        });
+        let polled = device.poll(PollType::wait_indefinitely());
+        polled.map_err(|error| failed(&error))?;
+        let mapped = mapped.recv().map_err(|error| failed(&error))?;
+        mapped.map_err(|error| failed(&error))?;
+        let view = staging.get_mapped_range(..);
+        let view = view.map_err(|error| failed(&error))?;
+        Ok(bytemuck::pod_collect_to_vec(&view))
+    }
+}
+
+/// In a checkpoint they are the bytes of their elements.
+impl State for Tensors {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn whose(&self) -> Whose {
+        self.whose
+    }
+
+    fn save(&self, out: &mut dyn Write) -> Result<(), StateError> {
+        let values = self.read();
+        let values = values.map_err(|error| StateError::io(self.name, io::Error::other(error)))?;
+        let written = out.write_all(bytemuck::cast_slice(&values));
+        written.map_err(|error| StateError::io(self.name, error))
+    }
+
+    fn load(&mut self, from: &mut dyn Read) -> Result<(), StateError> {
+        self.write(&self.saved(from)?);
+        Ok(())
+    }
+
+    /// Where there were more or fewer replicas, and each had its own, all go on from the mean; of what they share, one is
+    /// as good as another.
+    fn merge(
+        &mut self,
+        old: &mut [&mut dyn Read],
+        _rank: usize,
+        _world_size: usize,
+    ) -> Result<(), StateError> {
+        let old = match self.whose {
+            Whose::Shared => &mut old[..1],
+            Whose::Replica => old,
+        };
+        let all: Result<Vec<_>, _> = old.iter_mut().map(|from| self.saved(*from)).collect();
+        let all = all?;
+        let mean = |element: usize| {
+            let sum: f32 = all.iter().map(|values| values[element]).sum();
+            sum / all.len() as f32
+        };
+        let means: Vec<f32> = (0..self.elements()).map(mean).collect();
+        self.write(&means);
+        Ok(())
+    }
+}
+
+impl Tensors {
+    /// What `save` wrote.
+    fn saved(&self, from: &mut dyn Read) -> Result<Vec<f32>, StateError> {
+        let mut values = vec![0.0; self.elements()];
+        let read = from.read_exact(bytemuck::cast_slice_mut(&mut values));
+        read.map_err(|error| StateError::io(self.name, error))?;
+        Ok(values)
+    }
+}
