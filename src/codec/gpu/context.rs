@@ -112,6 +112,9 @@ struct Inner {
     lost: Arc<Mutex<Option<String>>>,
     timeout: Mutex<Duration>,
     kernels: Kernels,
+    /// Buffers and bind groups that were made: tests see that steps make none.
+    #[cfg(test)]
+    made: std::sync::atomic::AtomicUsize,
 }
 
 impl GpuContext {
@@ -181,6 +184,8 @@ impl GpuContext {
             lost,
             timeout: Mutex::new(TIMEOUT),
             kernels,
+            #[cfg(test)]
+            made: Default::default(),
         }));
         // A pipeline that a driver refuses can lose the device without an error: nothing works from then on.
         let index = context.submit("the first submission", [])?;
@@ -302,7 +307,21 @@ impl GpuContext {
             usage,
             mapped_at_creation,
         };
+        #[cfg(test)]
+        self.note_made();
         self.scoped(what, |device| device.create_buffer(&descriptor))
+    }
+
+    #[cfg(test)]
+    pub(super) fn note_made(&self) {
+        self.0
+            .made
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(super) fn made(&self) -> usize {
+        self.0.made.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Submits commands.
