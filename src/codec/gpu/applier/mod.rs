@@ -303,6 +303,9 @@ impl GpuApplier {
         let done = self.submit_batch(ends);
         // After an error what was to be applied is gone with it, and the next batch begins anew.
         self.batch.clear();
+        if done.is_err() && self.context.check("applying records").is_ok() {
+            self.uploads.abandoned()?;
+        }
         let told = self.not_finite.submitted(&self.context, done.is_ok());
         done.and(told)
     }
