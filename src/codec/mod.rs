@@ -74,8 +74,8 @@ pub use cpu::{Path, PathError};
 pub use dense::Dense;
 pub use encode::{Budget, ChunkOptions, Clip, ClipError, EncodeError, Encoded};
 pub use encoder::{
-    Encoder, EncoderBuilder, EncoderError, MOST_THREADS, Message, ScopeState, ScopeStateError,
-    VectorsError,
+    Backend, Encoder, EncoderBuilder, EncoderError, MOST_THREADS, Message, ScopeState,
+    ScopeStateError, VectorsError,
 };
 pub use format::{DecodeError, Format, Record, UnknownFormat, payload_len};
 pub(crate) use format::{bitmap_len, sparse_len};

@@ -2,7 +2,7 @@
 
 use super::config::Schedule;
 use super::lockstep::Giving;
-use super::{Concluded, Exchange, Report, Target, run_lockstep};
+use super::{Concluded, Exchange, Report, Target, codec_error, run_lockstep};
 use crate::codec::{Apply, Dense, Parameters, in_dense_chunks};
 use crate::replica::port::Port;
 use crate::replica::{Error, Kind};
@@ -64,6 +64,8 @@ impl Exchange {
         let length = self.length;
         let operation = self.step_operation(kind);
         let wait = shared.enter(engine, operation)?;
+        let begun = self.encoder.begin_flush().map_err(codec_error);
+        begun.map_err(|error| wait.broken_off(error))?;
         let layout = in_dense_chunks(length, Dense::F32);
         let report = Report {
             step: self.step,
