@@ -21,7 +21,7 @@ pub(super) fn of_parts(parameters: &mut dyn Parameters) -> u64 {
     joined(totals)
 }
 
-fn joined(totals: [u32; 2]) -> u64 {
+pub(super) fn joined(totals: [u32; 2]) -> u64 {
     u64::from(totals[0]) | u64::from(totals[1]) << 32
 }
 

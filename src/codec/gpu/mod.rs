@@ -19,4 +19,4 @@ pub use slices::GradRef;
 pub(crate) use vector::{GpuChunk, GpuStep, GpuVector};
 /// The version of wgpu whose devices and buffers are used.
 pub use wgpu;
-pub(crate) use whole::{download, hash_sums, upload};
+pub(crate) use whole::Whole;
