@@ -85,7 +85,7 @@ impl<'a> Onto<'a> {
             Place::Host(_) => Ok(0),
             #[cfg(feature = "gpu")]
             Place::Device(applier, parts) => {
-                applier.finish(parts)?;
+                applier.finish()?;
                 Ok(applier.take_not_finite())
             }
         }

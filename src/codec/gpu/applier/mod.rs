@@ -196,12 +196,12 @@ impl GpuApplier {
         Ok(())
     }
 
-    /// Submits what has not been submitted yet: the target is complete for whatever is submitted after it.
+    /// Submits what has not been submitted yet: the target is complete for whatever is submitted after it. Buffers that
+    /// nothing has been applied to since the last time are let go.
     ///
     /// # Errors
     /// [`GpuError`].
-    pub fn finish(&mut self, target: &[GradRef<'_>]) -> Result<(), GpuError> {
-        let _ = target;
+    pub fn finish(&mut self) -> Result<(), GpuError> {
         if !self.batch.is_empty() || self.not_finite.wants_copy() {
             self.submit(true)?;
         }
