@@ -13,7 +13,6 @@ use crate::codec::ranges::Chunk;
 use crate::codec::residual::Residual;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A residual in the memory of a GPU, and what encodes it there.
 pub(super) struct OnGpu {
@@ -329,17 +328,6 @@ impl Encoder {
         match &self.home {
             Home::Processor(home) => home.fell_back.as_ref(),
             Home::Gpu(_) => None,
-        }
-    }
-
-    /// How long the GPU worked on the last step's kernels, by its own clock: from the first to the last one, without the
-    /// sample, the read-back and all waiting. `None` on the processor, before the first step, and on a device without
-    /// `Features::TIMESTAMP_QUERY`.
-    #[must_use]
-    pub fn time_on_device(&self) -> Option<Duration> {
-        match &self.home {
-            Home::Processor(_) => None,
-            Home::Gpu(home) => home.vector.took(),
         }
     }
 

@@ -7,7 +7,6 @@ mod context;
 mod error;
 mod kernels;
 mod slices;
-mod timer;
 mod transfer;
 mod vector;
 mod whole;

@@ -22,7 +22,6 @@ pub(super) use kernels::EncodeKernels;
 use super::context::GpuContext;
 use super::error::GpuError;
 use super::slices::DeviceSlice;
-use super::timer::Timer;
 use super::transfer::{Download, Uploads};
 use crate::codec::Unit;
 use crate::codec::encode::Clip;
@@ -38,7 +37,6 @@ use sampler::Sampler;
 use source::Shares;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 use wgpu::{BufferUsages, CommandEncoder, ComputePassDescriptor, SubmissionIndex};
 
 /// What a step encodes with.
@@ -81,8 +79,6 @@ pub(crate) struct GpuVector {
     sampler: Option<Sampler>,
     bound: Bound,
     record_after: Option<CommandEncoder>,
-    /// None where the device cannot tell.
-    timer: Option<Timer>,
     came: Came,
 }
 
@@ -96,8 +92,6 @@ struct Came {
     message: Vec<u8>,
     dropped: u64,
     clipped: f64,
-    /// How long the device worked on it, where it can tell.
-    took: Option<Duration>,
 }
 
 impl GpuVector {
@@ -135,7 +129,6 @@ impl GpuVector {
             sampler: None,
             bound: Bound::default(),
             record_after: None,
-            timer: Timer::new(context)?,
             came: Came::default(),
         })
     }
@@ -379,10 +372,9 @@ impl GpuVector {
                 }
             }
         }
-        let first = self.timer.as_ref().filter(|_| number == 0);
         let mut pass = commands.begin_compute_pass(&ComputePassDescriptor {
             label: Some("count"),
-            timestamp_writes: first.map(Timer::begins),
+            timestamp_writes: None,
         });
         for (bound, tiles) in &adding {
             let part = Some((SLOT * memory.next_part) as u32);
@@ -408,7 +400,7 @@ impl GpuVector {
         let kernels = &self.context.kernels().encode;
         let mut pass = commands.begin_compute_pass(&ComputePassDescriptor {
             label: Some("encode"),
-            timestamp_writes: self.timer.as_ref().map(Timer::ends),
+            timestamp_writes: None,
         });
         kernels.plan.dispatch(&mut pass, &memory.plan, Some(0), 1);
         for (number, (window, bound)) in self.layout.windows.iter().zip(&memory.windows).enumerate()
@@ -456,16 +448,10 @@ impl GpuVector {
             None => 0,
         };
         let guesses: Vec<usize> = memory.windows.iter().map(|window| window.guess).collect();
-        let message = 4 * guesses.iter().sum::<usize>();
-        let readings = self.timer.as_ref().map_or(0, |_| Timer::BYTES as usize);
-        let all = readings + records + cut + message;
+        let all = records + cut + 4 * guesses.iter().sum::<usize>();
         let staging = self.download.buffer(all as u64)?;
-        if let Some(timer) = &self.timer {
-            timer.record(&mut commands, staging, 0);
-        }
-        let mut at = readings as u64;
-        commands.copy_buffer_to_buffer(&memory.outcomes, 0, staging, at, records as u64);
-        at += records as u64;
+        commands.copy_buffer_to_buffer(&memory.outcomes, 0, staging, 0, records as u64);
+        let mut at = records as u64;
         if cut > 0 {
             commands.copy_buffer_to_buffer(&memory.cut, 0, staging, at, cut as u64);
             at += cut as u64;
@@ -481,10 +467,7 @@ impl GpuVector {
         self.uploads.submitted(&index)?;
 
         let (chunks, layout, came) = (&self.chunks, &self.layout, &mut self.came);
-        let timer = &self.timer;
         let read = self.download.read(index, all as u64, |bytes| {
-            let (readings, bytes) = bytes.split_at(readings);
-            came.took = timer.as_ref().map(|timer| timer.between(readings));
             let (records, rest) = bytes.split_at(records);
             let (cut, message) = rest.split_at(cut);
             came.read(chunks, layout, step, records, cut, message, &guesses)
@@ -553,11 +536,6 @@ impl GpuVector {
     /// What clipping took away in it.
     pub(crate) fn clipped(&self) -> f64 {
         self.came.clipped
-    }
-
-    /// How long the device worked on it, by its own clock; none where it has none that can be read.
-    pub(crate) fn took(&self) -> Option<Duration> {
-        self.came.took
     }
 
     /// The residual, canonical; elements that are not finite (a trainer wrote them in place) are as they are.
@@ -646,7 +624,7 @@ impl Came {
         self.chunks.clear();
         self.payloads.clear();
         self.message.clear();
-        (self.dropped, self.clipped, self.took) = (0, 0.0, None);
+        (self.dropped, self.clipped) = (0, 0.0);
     }
 
     /// Takes over what was read back. `None` if it makes no sense.
