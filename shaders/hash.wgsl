@@ -19,8 +19,8 @@ const TILE: u32 = 16384u;
 var<workgroup> sums: array<atomic<u32>, 2>;
 
 // The finalizer of MurmurHash3.
-fn mix(from: u32) -> u32 {
-    var x = from;
+fn mix(bits: u32) -> u32 {
+    var x = bits;
     x ^= x >> 16u;
     x *= 0x85ebca6bu;
     x ^= x >> 13u;
@@ -37,11 +37,11 @@ fn main(
     // A workgroup that the grid has too many finds nothing to add.
     let group = group_of(id, groups);
     let tiles = (hashed.count + TILE - 1u) / TILE;
-    let from = select(hashed.count, group * TILE, group < tiles);
-    let to = from + min(hashed.count - from, TILE);
+    let start = select(hashed.count, group * TILE, group < tiles);
+    let end = start + min(hashed.count - start, TILE);
     var first = 0u;
     var second = 0u;
-    for (var i = from + thread; i < to; i += THREADS) {
+    for (var i = start + thread; i < end; i += THREADS) {
         let p = parameters[hashed.first + i];
         first += mix(p ^ mix(hashed.index + i + 0x9e3779b1u));
         second += mix(p ^ mix(hashed.index + i + 0x85ebca77u));

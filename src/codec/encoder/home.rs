@@ -1,7 +1,9 @@
 //! Where a residual is, and with it what encodes it.
 
 use super::on_processor::OnProcessor;
-use crate::codec::encode::{EncodeError, length, lengths};
+#[cfg(feature = "gpu")]
+use crate::codec::encode::length;
+use crate::codec::encode::{EncodeError, lengths};
 use crate::codec::given::Given;
 
 /// Where a residual is, and what encodes it there.
@@ -39,7 +41,10 @@ impl Home {
         match self {
             Home::Processor(_) => lengths(elements, update),
             #[cfg(feature = "gpu")]
-            Home::Gpu(_) => length(elements, update),
+            Home::Gpu(_) => {
+                length(elements, update)?;
+                Ok(super::on_gpu::check_slices(update)?)
+            }
         }
     }
 

@@ -23,8 +23,6 @@ pub(super) struct OnGpu {
     snapshots: Snapshots,
     /// What encodes on the processor, if that is to go on when the device is lost.
     threads: Option<Threads>,
-    /// Why nothing more can be had from the device, once that is so.
-    lost: Option<GpuError>,
     /// Where the samples of a step are taken: the pieces, and how many elements each scope has.
     pieces: Vec<Range<usize>>,
     sampled: Vec<usize>,
@@ -95,7 +93,6 @@ pub(super) fn home(
                 current: None,
                 snapshots,
                 threads,
-                lost: None,
                 pieces: Vec::new(),
                 sampled: Vec::new(),
                 units: Vec::new(),
@@ -162,8 +159,7 @@ impl OnGpu {
 
     /// The residual, or the last copy of one that is lost.
     pub(super) fn download(&self) -> Result<Vec<f32>, GpuError> {
-        let downloaded = self.check().and_then(|()| self.vector.residual());
-        match downloaded {
+        match self.vector.residual() {
             Err(error) if error.is_final() && self.snapshots.every > 0 => {
                 let mut residual = self.snapshots.last.clone();
                 residual.resize(self.elements, 0.0);
@@ -173,17 +169,8 @@ impl OnGpu {
         }
     }
 
-    /// Refuses once the device is known to be lost.
-    fn check(&self) -> Result<(), GpuError> {
-        match &self.lost {
-            None => Ok(()),
-            Some(error) => Err(error.clone()),
-        }
-    }
-
     /// Copies the residual to this process's memory, and leaves +0.
     fn flush(&mut self) -> Result<(), GpuError> {
-        self.check()?;
         let residual = self.vector.residual()?;
         if let Err(error) = self.vector.restore(&vec![0.0; self.elements]) {
             // It is known, wherever it is now.
@@ -231,8 +218,6 @@ impl Encoder {
         let Home::Gpu(home) = &mut self.home else {
             return Ok(());
         };
-        home.check()?;
-        check_slices(update)?;
         home.pieces.clear();
         home.sampled.clear();
         self.magnitudes.clear();
@@ -291,9 +276,6 @@ impl Encoder {
         let Home::Gpu(home) = &mut self.home else {
             return false;
         };
-        if error.is_final() {
-            home.lost = Some(error.clone());
-        }
         if !is_reason(error) || home.threads.is_none() {
             return false;
         }
@@ -308,6 +290,8 @@ impl Encoder {
         };
         let mut home = OnProcessor::new(residual, &self.chunks, threads);
         home.fell_back = Some(error.clone());
+        // A copy for a flush may have what a trainer wrote.
+        home.touched = true;
         self.home = Home::Processor(home);
         true
     }
@@ -317,8 +301,7 @@ impl Encoder {
         let Home::Gpu(home) = &mut self.home else {
             return Ok(());
         };
-        let restored = home.check().and_then(|()| home.vector.restore(residual));
-        match restored {
+        match home.vector.restore(residual) {
             Ok(()) => home.snapshots.set(residual),
             // The processor has it from its caller.
             Err(error) if self.falls_back(&error) => {}
@@ -375,14 +358,13 @@ impl Encoder {
     /// commands make the update.
     ///
     /// # Errors
-    /// [`EncodeError::OnProcessor`], and the error of a device that is lost: the commands are not submitted.
+    /// [`EncodeError::OnProcessor`]: the commands are not submitted.
     pub fn record_after(&mut self, commands: CommandEncoder) -> Result<(), EncodeError> {
         match &mut self.home {
             Home::Processor(_) => Err(EncodeError::OnProcessor {
                 what: "commands of a GPU before a step",
             }),
             Home::Gpu(home) => {
-                home.check()?;
                 home.vector.record_after(commands);
                 Ok(())
             }
@@ -390,8 +372,8 @@ impl Encoder {
     }
 }
 
-/// Refuses parts of an update that cannot be read where they are, before anything has happened.
-fn check_slices(update: Given<'_>) -> Result<(), GpuError> {
+/// Refuses parts of an update that cannot be read where they are.
+pub(super) fn check_slices(update: Given<'_>) -> Result<(), GpuError> {
     let Given::Device(parts) = update else {
         return Ok(());
     };

@@ -77,10 +77,6 @@ impl OnProcessor {
         }
     }
 
-    pub(super) fn threads(&self) -> usize {
-        self.slots.len()
-    }
-
     /// Begins a step, which makes the residual canonical by itself if it reads it in place. How many elements of it were
     /// not finite.
     pub(super) fn begin(&mut self, reads_in_place: bool) -> u64 {

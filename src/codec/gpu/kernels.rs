@@ -4,6 +4,7 @@
 //! declarations, so that including is putting together.
 
 use super::applier::ApplyKernels;
+use super::vector::EncodeKernels;
 use super::whole;
 use wgpu::{
     BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
@@ -154,6 +155,7 @@ fn layout_entry((binding, access): (u32, &Access)) -> BindGroupLayoutEntry {
 
 /// All kernels of a device.
 pub(super) struct Kernels {
+    pub(super) encode: EncodeKernels,
     pub(super) apply: ApplyKernels,
     pub(super) hash: Kernel,
 }
@@ -161,6 +163,7 @@ pub(super) struct Kernels {
 impl Kernels {
     pub(super) fn new(device: &Device) -> Kernels {
         Kernels {
+            encode: EncodeKernels::new(device),
             apply: ApplyKernels::new(device),
             hash: whole::hash_kernel(device),
         }

@@ -25,7 +25,7 @@ const HASHED: u64 = 12;
 
 pub(super) fn hash_kernel(device: &Device) -> Kernel {
     let bindings = [Access::Uniform, Access::Read, Access::ReadWrite];
-    Kernel::new(device, source!("hash"), &bindings, &[])
+    Kernel::new(device, source!("hash", "arithmetic"), &bindings, &[])
 }
 
 /// Copies whole vectors, and hashes them. Keeps what it needs for it: for whoever does so in every step.
