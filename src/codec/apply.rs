@@ -85,7 +85,11 @@ pub(super) fn apply_at(
 
 /// The record once all of it has been looked at, and what is to be added for a hit: a - b is a + (-b) to the bit, so one
 /// kernel does both.
-fn checked<'a>(record: &Record<'a>, x: f32, how: Apply) -> Result<(Checked<'a>, f32), DecodeError> {
+pub(super) fn checked<'a>(
+    record: &Record<'a>,
+    x: f32,
+    how: Apply,
+) -> Result<(Checked<'a>, f32), DecodeError> {
     if x.to_bits() != 0 && !(LEAST_NORMAL..INFINITY).contains(&x.to_bits()) {
         return Err(DecodeError::ScaledUnit { found: x });
     }

@@ -79,25 +79,6 @@ impl Draft {
         &mut self.out
     }
 
-    /// Calls `with` for the index of each hit of a finished draft.
-    pub(crate) fn each_hit(&self, mut with: impl FnMut(usize)) {
-        let payload = &self.out[self.out.len() - self.length()..];
-        if self.format == Format::Bitmap {
-            for (at, word) in payload.chunks_exact(4).enumerate() {
-                let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-                hits_of(word).for_each(|(element, _)| with(16 * at + element));
-            }
-        } else {
-            let mut codes = payload[CODE * self.blocks()..].chunks_exact(CODE);
-            for (block, count) in self.counts.into_iter().enumerate() {
-                for code in codes.by_ref().take(usize::from(count)) {
-                    let code = u16::from_le_bytes([code[0], code[1]]);
-                    with(block * BLOCK + usize::from(code & !NEGATIVE));
-                }
-            }
-        }
-    }
-
     /// Bytes of the payload in its format.
     fn length(&self) -> usize {
         if self.format == Format::Bitmap {
@@ -447,6 +428,35 @@ impl Draft {
         // SAFETY: the area's first `length` bytes are written: the counts just now and the codes of all hits, or the
         // words of all elements.
         unsafe { self.out.set_len(self.out.len() + length) };
+    }
+}
+
+/// Calls `with` for the index of each hit of a payload that this encoder, or a device, has laid out.
+pub(crate) fn each_hit(
+    format: Format,
+    elements: usize,
+    payload: &[u8],
+    mut with: impl FnMut(usize),
+) {
+    match format {
+        Format::Sparse => {
+            let halves = payload.as_chunks::<CODE>().0;
+            let (counts, codes) = halves.split_at(elements.div_ceil(BLOCK).min(halves.len()));
+            let mut codes = codes.iter();
+            for (block, &count) in counts.iter().enumerate() {
+                for &code in codes.by_ref().take(usize::from(u16::from_le_bytes(count))) {
+                    let index = usize::from(u16::from_le_bytes(code) & !NEGATIVE);
+                    with(block * BLOCK + index);
+                }
+            }
+        }
+        Format::Bitmap => {
+            for (at, &word) in payload.as_chunks::<4>().0.iter().enumerate() {
+                let word = u32::from_le_bytes(word);
+                hits_of(word).for_each(|(element, _)| with(16 * at + element));
+            }
+        }
+        Format::DenseF32 | Format::DenseBf16 => {}
     }
 }
 

@@ -93,7 +93,7 @@ pub struct Encoded {
 }
 
 /// Why nothing was encoded.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum EncodeError {
     /// Residual and update differ in length.
     #[error("an update of {found} elements for a residual of {expected}")]
@@ -202,13 +202,26 @@ pub enum EncodeError {
         /// The length.
         found: usize,
     },
+    /// What an encoder whose residual is on a GPU does not do.
+    #[error("an encoder on a GPU cannot do this: {what}")]
+    OnGpu {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// What only an encoder whose residual is on a GPU does.
+    #[error("an encoder on the processor cannot do this: {what}")]
+    OnProcessor {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// The GPU on which the residual is.
+    #[cfg(feature = "gpu")]
+    #[error(transparent)]
+    Gpu(#[from] super::gpu::GpuError),
 }
 
-pub(super) fn lengths(elements: usize, update: Given<'_>) -> Result<(), EncodeError> {
-    #[cfg(feature = "gpu")]
-    if let Given::Device(_) = update {
-        return Err(EncodeError::OnDevice);
-    }
+/// Refuses an update of another length than the residual's.
+pub(super) fn length(elements: usize, update: Given<'_>) -> Result<(), EncodeError> {
     match update.elements() {
         Some(found) if found != elements => Err(EncodeError::Lengths {
             expected: elements,
@@ -216,6 +229,16 @@ pub(super) fn lengths(elements: usize, update: Given<'_>) -> Result<(), EncodeEr
         }),
         _ => Ok(()),
     }
+}
+
+/// Refuses an update that cannot be added to a residual of so many elements on the processor.
+pub(super) fn lengths(elements: usize, update: Given<'_>) -> Result<(), EncodeError> {
+    length(elements, update)?;
+    #[cfg(feature = "gpu")]
+    if let Given::Device(_) = update {
+        return Err(EncodeError::OnDevice);
+    }
+    Ok(())
 }
 
 pub(super) fn chunk_lengths(elements: usize, update: Given<'_>) -> Result<(), EncodeError> {

@@ -56,6 +56,7 @@ pub mod format;
 pub mod given;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+mod hash;
 mod memory;
 pub mod parameters;
 pub mod policy;
@@ -73,12 +74,13 @@ pub use cpu::{Path, PathError};
 pub use dense::Dense;
 pub use encode::{Budget, ChunkOptions, Clip, ClipError, EncodeError, Encoded};
 pub use encoder::{
-    Encoder, EncoderBuilder, EncoderError, MOST_THREADS, Message, ScopeState, ScopeStateError,
-    VectorsError,
+    Backend, Encoder, EncoderBuilder, EncoderError, MOST_THREADS, Message, ScopeState,
+    ScopeStateError, VectorsError,
 };
 pub use format::{DecodeError, Format, Record, UnknownFormat, payload_len};
 pub(crate) use format::{bitmap_len, sparse_len};
 pub use given::{Given, InResidual, Update};
+pub(crate) use hash::sums_from as hash_sums_from;
 pub(crate) use memory::pieces;
 pub use memory::{MemoryError, MomentumMemory};
 pub use parameters::Parameters;

@@ -29,6 +29,12 @@ pub trait PostProcessor: Send + Sync + Debug {
         None
     }
 
+    /// Whether [`process`](Self::process) may change anything. One that says no has nothing but its [`clip`](Self::clip):
+    /// `process` is never called, and an encoder on a GPU can have it.
+    fn processes(&self) -> bool {
+        true
+    }
+
     /// Anything else: changes a chunk's residual and gives the sum of the magnitudes that it took away; `None` if it
     /// changed nothing. A number that it leaves and that is not finite, subnormal or -0 becomes +0.
     fn process(&self, input: &PostInput, residual: &mut [f32]) -> Option<f64> {
@@ -43,6 +49,9 @@ pub(super) fn process(
     input: &PostInput,
     residual: &mut [f32],
 ) -> Option<f64> {
+    if !post.processes() {
+        return None;
+    }
     let taken = post.process(input, residual)?;
     for r in residual {
         *r = if r.is_finite() { canon(*r) } else { 0.0 };
@@ -81,6 +90,10 @@ impl PostProcessor for Clipping {
     fn clip(&self, step: u64) -> Option<Clip> {
         (step > 0 && step.is_multiple_of(self.every)).then_some(self.clip)
     }
+
+    fn processes(&self) -> bool {
+        false
+    }
 }
 
 /// [`Clipping`] cannot be made with these numbers.
@@ -110,6 +123,32 @@ mod tests {
             Clipping::new(1.5, 1),
             Err(ClippingError::Multiple(ClipError { found: 1.5 }))
         );
+    }
+
+    #[test]
+    fn a_processor_that_only_clips_is_not_asked_for_more() {
+        #[derive(Debug)]
+        struct Liar;
+        impl PostProcessor for Liar {
+            fn kind(&self) -> &'static str {
+                "Liar"
+            }
+            fn processes(&self) -> bool {
+                false
+            }
+            fn process(&self, _: &PostInput, residual: &mut [f32]) -> Option<f64> {
+                residual.fill(0.0);
+                Some(1.0)
+            }
+        }
+        let input = PostInput {
+            step: 1,
+            unit: Unit::new(1.0, 1.0).unwrap(),
+        };
+        let mut residual = [1.0; 2];
+        assert_eq!(process(&Liar, &input, &mut residual), None);
+        assert_eq!(residual, [1.0; 2]);
+        assert!(!Clipping::new(5.0, 5).unwrap().processes());
     }
 
     #[test]

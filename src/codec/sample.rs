@@ -65,6 +65,29 @@ pub(super) fn magnitudes(
     }
 }
 
+/// Appends the pieces of the vector whose magnitudes [`magnitudes`] gives, in its order: for a residual that is elsewhere.
+/// How many elements they have in all.
+#[cfg(feature = "gpu")]
+pub(super) fn pieces(
+    ranges: &[Range<usize>],
+    wanted: usize,
+    phase: u64,
+    out: &mut Vec<Range<usize>>,
+) -> usize {
+    let elements = ranges.iter().map(Range::len).sum();
+    let places = Places::new(elements, wanted, phase);
+    match places {
+        Places::All { .. } => out.extend_from_slice(ranges),
+        Places::Runs(runs) => {
+            let mut end_to_end = EndToEnd::of(ranges);
+            for start in runs.starts() {
+                out.extend(end_to_end.take(start, runs.run));
+            }
+        }
+    }
+    places.len()
+}
+
 /// Reads residual and update at ascending places.
 struct Reader<'a> {
     residual: &'a [f32],
@@ -328,6 +351,40 @@ mod tests {
                     let found: Vec<usize> = places.take(start, RUN).flatten().collect();
                     assert_eq!(found, end_to_end[start..start + RUN]);
                 }
+            }
+        }
+    }
+
+    #[cfg(feature = "gpu")]
+    #[test]
+    fn pieces_are_where_magnitudes_are_taken() {
+        use crate::codec::Path;
+
+        let residual: Vec<f32> = (0..9000).map(|i| i as f32).collect();
+        let update = vec![0.5f32; residual.len()];
+        let ranges = [3..5, 10..10, 100..4000, 4500..4501, 4501..9000];
+        for wanted in [0, 1, 700, 4000, 8400, 9000] {
+            for phase in 0..20 {
+                let (kernels, mut expected) = (Path::Scalar.kernels(), Vec::new());
+                let given = Given::from(&update);
+                magnitudes(
+                    kernels,
+                    &residual,
+                    given,
+                    &ranges,
+                    wanted,
+                    phase,
+                    &mut expected,
+                );
+                let mut found = Vec::new();
+                let count = pieces(&ranges, wanted, phase, &mut found);
+                let found: Vec<f32> = found
+                    .into_iter()
+                    .flatten()
+                    .map(|i| i as f32 + 0.5)
+                    .collect();
+                assert_eq!(count, found.len());
+                assert_eq!(found, expected, "{wanted} wanted, phase {phase}");
             }
         }
     }

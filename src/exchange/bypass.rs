@@ -1,10 +1,9 @@
 //! A world of one without its ring.
 
 use super::external::apply_here;
-use super::{Concluded, Exchange, Report, Target, codec_error, nanoseconds, own};
-use crate::codec::{
-    Apply, Dense, Given, Parameters, Path, Record, Unit, canon, parameters, pieces,
-};
+use super::onto::{NotApplied, Onto};
+use super::{Concluded, Exchange, Report, Target, codec_error, nanoseconds};
+use crate::codec::{Apply, Dense, Encoder, Given, Record, Unit, canon, pieces};
 use crate::replica::record::Record as Header;
 use crate::replica::{Error, Kind};
 use std::sync::Arc;
@@ -42,27 +41,26 @@ impl Exchange {
             ..Report::default()
         };
         let updates = self.sources.poll();
-        let mut dropped = 0;
         if let Some(update) = update {
-            match how {
-                Bypass::Encoded => {
-                    self.encode_and_apply(update, target.vector, target.apply, &mut report)
-                        .and_then(|()| self.note_encoded(&mut report))
-                        .map_err(|error| wait.broken_off(error))?;
-                    dropped = report.dropped;
-                }
-                Bypass::Whole => {
-                    let path = self.encoder.path();
-                    dropped = apply_whole(path, update, target.vector, target.apply, &mut report)
-                        .map_err(|error| wait.broken_off(error))?;
-                    report.dropped = dropped;
-                }
+            let (step, layout) = (self.step, self.encoder.layout());
+            let (path, apply) = (self.encoder.path(), target.apply);
+            let mut onto = Onto::new(&mut self.device, path, &mut *target.vector, apply);
+            let encoder = &mut self.encoder;
+            let report = &mut report;
+            let applied = match how {
+                Bypass::Encoded => encode_and_apply(encoder, step, update, &mut onto, report),
+                Bypass::Whole => apply_whole(self.length, update, &mut onto, report),
+            };
+            let applied = applied
+                .and_then(|()| apply_here(&updates, (step, &layout), &mut onto, report))
+                .and_then(|()| onto.finish().map_err(NotApplied::of_own));
+            report.parameters_not_finite += applied.map_err(|error| wait.broken_off(error))?;
+            if how == Bypass::Encoded {
+                let noted = self.note_encoded(report);
+                noted.map_err(|error| wait.broken_off(error))?;
             }
-            let layout = self.encoder.layout();
-            let place = (self.step, self.encoder.path(), &layout[..]);
-            apply_here(&updates, place, target.vector, target.apply, &mut report)
-                .map_err(|error| wait.broken_off(error))?;
         }
+        let dropped = report.dropped;
         let concluded = Concluded {
             report,
             dropped: vec![dropped],
@@ -74,63 +72,61 @@ impl Exchange {
         };
         self.conclude(engine, target, concluded)
     }
-
-    fn encode_and_apply(
-        &mut self,
-        update: Given<'_>,
-        target: &mut dyn Parameters,
-        apply: Apply,
-        report: &mut Report,
-    ) -> Result<(), Error> {
-        let mut start = Instant::now();
-        self.encoder.begin(self.step, update).map_err(codec_error)?;
-        for visit in 0..self.encoder.chunks() {
-            let message = self.encoder.encode(visit, update).map_err(codec_error)?;
-            let payload = self.encoder.payload();
-            report.bytes += (size_of::<Header>() + payload.len()) as u64;
-            report.encode_ns += nanoseconds(start);
-            start = Instant::now();
-            if apply == Apply::Add {
-                parameters::clear(target, message.elements.clone());
-            }
-            let record = Record {
-                format: message.format,
-                hits: message.hits,
-                elements: message.elements.len(),
-                payload,
-            };
-            let x = message.unit.map_or(1.0, Unit::v);
-            let path = self.encoder.path();
-            let applied = path.apply_at(&record, x, apply, target, message.elements.start);
-            report.parameters_not_finite += u64::from(own(applied)?.not_finite);
-            report.decode_ns += nanoseconds(start);
-            start = Instant::now();
-        }
-        Ok(())
-    }
 }
 
-/// Applies an update without compression. How many of its elements were not finite and were left out.
-fn apply_whole(
-    path: Path,
+fn encode_and_apply(
+    encoder: &mut Encoder,
+    step: u64,
     update: Given<'_>,
-    target: &mut dyn Parameters,
-    apply: Apply,
+    onto: &mut Onto<'_>,
     report: &mut Report,
-) -> Result<u64, Error> {
-    let began = Instant::now();
-    let elements = target.elements();
-    if apply == Apply::Add {
-        parameters::clear(target, 0..elements);
+) -> Result<(), Error> {
+    let mut start = Instant::now();
+    encoder.begin(step, update).map_err(codec_error)?;
+    for visit in 0..encoder.chunks() {
+        let message = encoder.encode(visit, update).map_err(codec_error)?;
+        let payload = encoder.payload();
+        report.bytes += (size_of::<Header>() + payload.len()) as u64;
+        report.encode_ns += nanoseconds(start);
+        start = Instant::now();
+        if onto.apply == Apply::Add {
+            onto.clear(message.elements.clone())
+                .map_err(NotApplied::of_own)?;
+        }
+        let record = Record {
+            format: message.format,
+            hits: message.hits,
+            elements: message.elements.len(),
+            payload,
+        };
+        let x = message.unit.map_or(1.0, Unit::v);
+        let not_finite = onto.apply(&record, x, message.elements.start);
+        report.parameters_not_finite += not_finite.map_err(NotApplied::of_own)?;
+        report.decode_ns += nanoseconds(start);
+        start = Instant::now();
     }
-    let (mut payload, mut dropped) = (Vec::new(), 0);
+    Ok(())
+}
+
+/// Applies an update without compression, but for elements that are not finite: those are left out and counted.
+fn apply_whole(
+    elements: usize,
+    update: Given<'_>,
+    onto: &mut Onto<'_>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let began = Instant::now();
+    if onto.apply == Apply::Add {
+        onto.clear(0..elements).map_err(NotApplied::of_own)?;
+    }
+    let mut payload = Vec::new();
     let mut start = 0;
     let mut result = Ok(());
     pieces(elements, update, |piece| {
         payload.clear();
         for u in piece {
             let finite = u.is_finite();
-            dropped += u64::from(!finite);
+            report.dropped += u64::from(!finite);
             payload.extend_from_slice(&if finite { canon(*u) } else { 0.0 }.to_le_bytes());
         }
         let record = Record {
@@ -139,13 +135,13 @@ fn apply_whole(
             elements: piece.len(),
             payload: &payload,
         };
-        match own(path.apply_at(&record, 1.0, apply, target, start)) {
-            Ok(applied) => report.parameters_not_finite += u64::from(applied.not_finite),
-            Err(error) => result = Err(error),
+        match onto.apply(&record, 1.0, start) {
+            Ok(not_finite) => report.parameters_not_finite += not_finite,
+            Err(error) => result = Err(error.of_own()),
         }
         start += piece.len();
     });
     result?;
     report.decode_ns += nanoseconds(began);
-    Ok(dropped)
+    Ok(())
 }

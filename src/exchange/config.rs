@@ -1,8 +1,12 @@
 //! What an exchange is made with, and what of it must agree.
 
 use super::asynchronous::{Asynchronous, Since};
+use super::backend::{self, BackendChoice};
+use super::device::Device;
 use super::external::Sources;
 use super::{Bypass, Exchange};
+#[cfg(feature = "gpu")]
+use crate::codec::gpu::GpuContext;
 use crate::codec::policy::{PolicyError, ThresholdPolicy};
 use crate::codec::{
     ClippingError, Dense, Encoder, EncoderBuilder, EncoderError, MemoryError, MomentumMemory,
@@ -31,6 +35,13 @@ pub(crate) enum Schedule {
     Bypass(Bypass),
 }
 
+impl Schedule {
+    /// Whether vectors on a device stay there.
+    pub(super) fn stays_on_device(self) -> bool {
+        matches!(self, Self::Lockstep | Self::Bypass(Bypass::Encoded))
+    }
+}
+
 impl std::fmt::Display for Schedule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -54,6 +65,9 @@ pub struct Builder {
     /// Schedules that were asked for one after the other.
     conflict: Option<[Schedule; 2]>,
     path: Option<Path>,
+    backend: BackendChoice,
+    #[cfg(feature = "gpu")]
+    context: Option<GpuContext>,
     memory: Option<MomentumMemory>,
     encoder: EncoderBuilder,
     /// The first setting made that only compression has.
@@ -69,6 +83,9 @@ impl Builder {
             schedule: Schedule::Lockstep,
             conflict: None,
             path: None,
+            backend: BackendChoice::Auto,
+            #[cfg(feature = "gpu")]
+            context: None,
             memory: None,
             encoder: Encoder::builder(length).name("model"),
             of_compression: None,
@@ -210,6 +227,54 @@ impl Builder {
         self
     }
 
+    /// Where updates are encoded: on a GPU or on the processor. Local: the bytes are the same. Default:
+    /// [`BackendChoice::Auto`].
+    ///
+    /// A GPU encodes in lockstep and in [`Bypass::Encoded`], without a momentum memory, and without post-processors that do
+    /// more than [clip](PostProcessor::processes). Where the exchange was given no [context](Self::gpu) it makes its own, which
+    /// is [`Exchange::gpu`].
+    #[must_use]
+    pub fn backend(mut self, choice: BackendChoice) -> Self {
+        self.backend = choice;
+        self
+    }
+
+    /// The device of the caller's vectors: update, parameters and sums may then be in its memory
+    /// ([`GradRef`](crate::codec::gpu::GradRef)). Local. Default: none.
+    ///
+    /// With a real GPU updates are encoded there, too, unless [`backend`](Self::backend) says otherwise. Records are applied
+    /// where the parameters are. A schedule that a GPU does not do (streamed, asynchronous, uncompressed,
+    /// [`Bypass::Whole`]) copies vectors to this process's memory and back.
+    ///
+    /// Waits for the device are from then on not longer than this replica's deadline.
+    #[cfg(feature = "gpu")]
+    #[must_use]
+    pub fn gpu(mut self, context: GpuContext) -> Self {
+        self.context = Some(context);
+        self
+    }
+
+    /// Where a GPU encodes: copies the residual to this process's memory after each so many steps, 0: never. See
+    /// [`EncoderBuilder::snapshot_every`]. Local. Default: 0.
+    #[cfg(feature = "gpu")]
+    #[must_use]
+    pub fn snapshot_every(mut self, steps: u64) -> Self {
+        self.of_compression("snapshots of the residual");
+        self.encoder = self.encoder.snapshot_every(steps);
+        self
+    }
+
+    /// Where a GPU encodes: goes on on the processor if the device is lost, with the last
+    /// [snapshot](Self::snapshot_every) of the residual. Vectors in the memory of that device are lost all the same. See
+    /// [`EncoderBuilder::fall_back`]; [`Exchange::backend`] tells, and [`Encoder::fell_back`] why. Local. Default: no.
+    #[cfg(feature = "gpu")]
+    #[must_use]
+    pub fn fall_back(mut self, yes: bool) -> Self {
+        self.of_compression("falling back to the processor");
+        self.encoder = self.encoder.fall_back(yes);
+        self
+    }
+
     /// Makes the exchange, on all replicas together. Blocking.
     ///
     /// # Errors
@@ -223,6 +288,9 @@ impl Builder {
             schedule,
             conflict,
             path,
+            backend,
+            #[cfg(feature = "gpu")]
+            context,
             memory,
             mut encoder,
             of_compression,
@@ -289,6 +357,31 @@ impl Builder {
             let nothing = NamedRange::dense(name.clone(), 0, number);
             encoder = Encoder::builder(0).name(name.clone()).ranges([nothing]);
         }
+        let asked = backend.or_from_env()?;
+        #[cfg(not(feature = "gpu"))]
+        let device = {
+            backend::choose(asked)?;
+            Device
+        };
+        #[cfg(feature = "gpu")]
+        let device = {
+            let chosen = backend::choose(&backend::Known {
+                asked,
+                context: context.as_ref(),
+                elements: length,
+                cannot: (!schedule.stays_on_device())
+                    .then(|| format!("{schedule} steps"))
+                    .or_else(|| encoder.gpu_cannot()),
+            })?;
+            let context = context.or_else(|| chosen.clone());
+            if let Some(context) = &context {
+                context.timeout_at_most(replica.shared().deadline);
+            }
+            if let Some(context) = chosen {
+                encoder = encoder.gpu(context);
+            }
+            Device::new(context)
+        };
         let encoder = encoder.path(path).build()?;
         if schedule == Schedule::Streamed {
             encoder
@@ -333,6 +426,7 @@ impl Builder {
             length,
             encoder,
             sums: Default::default(),
+            device,
             sources: Sources::default(),
             step: 0,
             hash: None,
@@ -363,9 +457,18 @@ macro_rules! invalid_numbers {
 invalid_numbers!(
     PolicyError => "a threshold policy",
     ClippingError => "a post-processor",
-    MemoryError => "a momentum memory",
-    EncoderError => "an encoder"
+    MemoryError => "a momentum memory"
 );
+
+impl From<EncoderError> for Error {
+    fn from(error: EncoderError) -> Self {
+        match error {
+            #[cfg(feature = "gpu")]
+            EncoderError::Gpu(error) => Self::Gpu(error),
+            error => invalid("an encoder", "numbers that it can be made with", error),
+        }
+    }
+}
 
 /// What replicas must agree on, by name. How many ranges there are comes before the ranges, so that what differs first
 /// has the same place on all.

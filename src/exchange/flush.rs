@@ -2,7 +2,9 @@
 
 use super::config::Schedule;
 use super::lockstep::Giving;
-use super::{Concluded, Exchange, Report, Target, run_lockstep};
+use super::onto::Onto;
+use super::taking::Taking;
+use super::{Concluded, Exchange, Report, Target, codec_error, run_lockstep};
 use crate::codec::{Apply, Dense, Parameters, in_dense_chunks};
 use crate::replica::port::Port;
 use crate::replica::{Error, Kind};
@@ -46,8 +48,14 @@ impl Exchange {
     }
 
     fn flush_onto(&mut self, target: Target<'_>) -> Result<Report, Error> {
-        let began = Instant::now();
         self.check_length(target.what(), target.vector.elements())?;
+        self.check_vector(target.what(), target.vector)?;
+        self.submit_before()?;
+        self.with_target(target, Self::flush_here)
+    }
+
+    fn flush_here(&mut self, target: Target<'_>) -> Result<Report, Error> {
+        let began = Instant::now();
         if let Schedule::Uncompressed(_) = self.schedule {
             return Err(Error::Invalid {
                 what: "a flush",
@@ -64,16 +72,20 @@ impl Exchange {
         let length = self.length;
         let operation = self.step_operation(kind);
         let wait = shared.enter(engine, operation)?;
+        let begun = self.encoder.begin_flush().map_err(codec_error);
+        begun.map_err(|error| wait.broken_off(error))?;
         let layout = in_dense_chunks(length, Dense::F32);
         let report = Report {
             step: self.step,
             ..Report::default()
         };
         let port = Port::new(&shared, engine, wait);
-        let taking = self.taking(&layout, (&mut *target.vector, target.apply), report, port);
+        let (stamp, path, apply) = (self.stamp(), self.encoder.path(), target.apply);
+        let onto = Onto::new(&mut self.device, path, &mut *target.vector, apply);
+        let taking = Taking::new(stamp, self.reduction, &layout, onto, report, port);
         let giving = Giving::Residual(&mut self.encoder, Vec::new());
         let taking = run_lockstep(&shared, taking, giving, &[])?;
-        let (report, dropped, agreed) = taking.ended();
+        let (report, dropped, agreed) = taking.ended()?;
         let concluded = Concluded {
             report,
             dropped,

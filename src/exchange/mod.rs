@@ -22,13 +22,17 @@
 //! | a wrong header writes out of bounds | every field is checked before it is used |
 
 mod asynchronous;
+mod backend;
 mod bypass;
 mod config;
+#[cfg_attr(not(feature = "gpu"), path = "no_device.rs")]
+mod device;
 mod ends;
 pub mod external;
 mod flush;
 mod hash;
 mod lockstep;
+mod onto;
 mod report;
 mod settle;
 mod stamp;
@@ -39,6 +43,7 @@ mod taking;
 mod uncompressed;
 
 pub use asynchronous::Asynchronous;
+pub use backend::{BackendChoice, BackendKind};
 pub use bypass::Bypass;
 pub use config::{Builder, Reduction};
 pub use ends::EpochEnd;
@@ -48,8 +53,8 @@ pub use settle::SettleReport;
 pub use streamed::OpenStep;
 
 use crate::codec::{
-    Apply, Chunk, DecodeError, EncodeError, Encoder, Given, Parameters, Path, ScopeState,
-    ScopeStateError, Update,
+    Apply, Backend, EncodeError, Encoder, Given, Parameters, Path, ScopeState, ScopeStateError,
+    Update,
 };
 use crate::replica::Cause;
 use crate::replica::Counters;
@@ -59,8 +64,10 @@ use crate::replica::wait::Wait;
 use crate::replica::{Error, Flags, Kind, Operation, broadcast, gather};
 use asynchronous::Since;
 use config::Schedule;
+use device::Device;
 use external::{ExternalUpdate, Pass, Sources};
 use lockstep::{Giving, Lockstep};
+use onto::Onto;
 use stamp::Stamp;
 use std::sync::Arc;
 use std::time::Instant;
@@ -103,6 +110,8 @@ pub struct Exchange {
     encoder: Encoder,
     /// Of an uncompressed exchange.
     sums: Sums,
+    /// For vectors on a device.
+    device: Device,
     sources: Sources,
     /// How many steps have been made.
     step: u64,
@@ -163,6 +172,12 @@ impl Exchange {
         self.encoder.path()
     }
 
+    /// Where updates are encoded now: on the GPU or the processor that was
+    /// [chosen](Builder::backend), or on the processor since it [fell back](Builder::fall_back) to it.
+    pub fn backend(&self) -> Backend {
+        self.encoder.backend()
+    }
+
     /// This replica's encoder: what each threshold did, the places of the hits, percentiles of the residual, what the
     /// policies remember. Of an [uncompressed](Builder::uncompressed) exchange it is one for no elements.
     pub fn encoder(&self) -> &Encoder {
@@ -183,7 +198,8 @@ impl Exchange {
         self.step
     }
 
-    /// What this replica has not sent yet, by element. Of an uncompressed exchange nothing: it sends everything.
+    /// What this replica has not sent yet, by element. Of an uncompressed exchange nothing: it sends everything. Empty where
+    /// a GPU encodes: there it is [`Encoder::download_residual`].
     pub fn residual(&self) -> &[f32] {
         self.encoder.residual()
     }
@@ -191,7 +207,8 @@ impl Exchange {
     /// The same, for trainers that add their updates to it in place, between steps, instead of handing them over: a step
     /// of [`InResidual`](crate::InResidual) then moves 4 bytes an element instead of 12.
     ///
-    /// What is not finite becomes +0 in the next step and is reported as [`Error::NonFinite`].
+    /// What is not finite becomes +0 in the next step and is reported as [`Error::NonFinite`]. Empty where a GPU encodes:
+    /// there the residual lies in the buffers that [`residual_on_device`](Self::residual_on_device) gives.
     ///
     /// ```
     /// use gradring::{Exchange, InResidual, Replica};
@@ -215,10 +232,16 @@ impl Exchange {
     /// # Errors
     /// [`Error::Length`] (local); what ended the run.
     pub fn start<P: Parameters + ?Sized>(&mut self, parameters: &mut P) -> Result<(), Error> {
-        self.check_length("parameters", parameters.elements())?;
+        let mut parameters = parameters;
         let elements = parameters.elements();
-        broadcast(&self.shared, 0, elements, &mut |range, with| {
-            parameters.each(range, with);
+        self.check_length("parameters", elements)?;
+        self.check_vector("parameters", &parameters)?;
+        self.submit_before()?;
+        let gives = self.shared.rank == 0;
+        self.staged(&mut parameters, gives, |exchange, parameters| {
+            broadcast(&exchange.shared, 0, elements, &mut |range, with| {
+                parameters.each(range, with);
+            })
         })
     }
 
@@ -270,7 +293,9 @@ impl Exchange {
     pub fn check<P: Parameters + ?Sized>(&mut self, mut parameters: &mut P) -> Result<(), Error> {
         let elements = parameters.elements();
         self.check_length("parameters", elements)?;
-        let hash = hash::of_parts(&mut parameters);
+        self.check_vector("parameters", &parameters)?;
+        self.submit_before()?;
+        let hash = self.hash_of(&mut parameters)?;
         let engine = &mut *self.shared.engine()?;
         let operation = Operation::new(Kind::Check, self.index, elements as u64, 0);
         let parts = gather(&self.shared, engine, operation, &hash.to_le_bytes())?;
@@ -310,6 +335,36 @@ impl Exchange {
         if let Some(Given::InResidual) = update {
             self.check_in_residual()?;
         }
+        self.check_update(update)?;
+        self.check_vector(target.what(), target.vector)?;
+        self.with_update(update, |exchange, update| {
+            exchange.with_target(target, |exchange, target| {
+                exchange.exchange_here(update, target)
+            })
+        })
+    }
+
+    /// Does something with a target, which is staged if it is on a device where this schedule applies nothing.
+    fn with_target(
+        &mut self,
+        target: Target<'_>,
+        with: impl FnOnce(&mut Self, Target<'_>) -> Result<Report, Error>,
+    ) -> Result<Report, Error> {
+        if self.schedule.stays_on_device() {
+            return with(self, target);
+        }
+        let apply = target.apply;
+        self.staged(target.vector, true, |exchange, vector| {
+            with(exchange, Target { vector, apply })
+        })
+    }
+
+    /// A step of vectors that are where this schedule has them.
+    fn exchange_here(
+        &mut self,
+        update: Option<Given<'_>>,
+        target: Target<'_>,
+    ) -> Result<Report, Error> {
         match self.schedule {
             Schedule::Asynchronous(settings) => self.step_asynchronously(settings, update, target),
             Schedule::Uncompressed(number) => self.step_uncompressed(number, update, target),
@@ -350,29 +405,6 @@ impl Exchange {
         }
     }
 
-    /// A step of which nothing has been taken.
-    fn taking<'a>(
-        &self,
-        layout: &'a [Chunk],
-        (target, apply): (&'a mut dyn Parameters, Apply),
-        report: Report,
-        port: Port<'a>,
-    ) -> Taking<'a> {
-        Taking {
-            stamp: self.stamp(),
-            reduction: self.reduction,
-            path: self.encoder.path(),
-            layout,
-            target,
-            apply,
-            announced: 0,
-            heads: None,
-            dropped: vec![0; port.shared.world_size],
-            report,
-            port,
-        }
-    }
-
     fn lockstep(&mut self, update: Option<Given<'_>>, target: Target<'_>) -> Result<Report, Error> {
         let began = Instant::now();
         let kind = match target.apply {
@@ -396,7 +428,9 @@ impl Exchange {
         }
         report.encode_ns = nanoseconds(entered);
         let port = Port::new(&shared, engine, wait);
-        let mut taking = self.taking(&layout, (&mut *target.vector, target.apply), report, port);
+        let (stamp, path, apply) = (self.stamp(), self.encoder.path(), target.apply);
+        let onto = Onto::new(&mut self.device, path, &mut *target.vector, apply);
+        let mut taking = Taking::new(stamp, self.reduction, &layout, onto, report, port);
         let updates = self.sources.poll();
         taking.announced = updates.len() as u16;
         let giving = match update {
@@ -404,7 +438,7 @@ impl Exchange {
             Some(update) => Giving::Update(&mut self.encoder, update),
         };
         let taking = run_lockstep(&shared, taking, giving, &updates)?;
-        let (mut report, dropped, agreed) = taking.ended();
+        let (mut report, dropped, agreed) = taking.ended()?;
         if update.is_some() {
             let noted = self.note_encoded(&mut report);
             noted.map_err(|error| wait.broken_off(error))?;
@@ -445,6 +479,7 @@ impl Exchange {
             counts,
         } = concluded;
         engine.agree_on(agreed);
+        report.backend = BackendKind::of(&self.encoder);
         self.hash = None;
         if report.contributors == 0 {
             self.sources.give_back(updates);
@@ -452,7 +487,8 @@ impl Exchange {
             if target.apply == Apply::Subtract
                 && (self.step == 0 || (self.step + 1).is_multiple_of(self.check_every))
             {
-                self.hash = Some(hash::of_parts(target.vector));
+                let hash = self.hash_of(target.vector);
+                self.hash = Some(hash.map_err(|error| self.failed(error))?);
             }
             self.step += 1;
         }
@@ -516,22 +552,18 @@ fn compare_hashes(wait: &Wait<'_>, step: u64, hashes: Vec<u64>) -> Result<(), Er
     }
 }
 
-/// The codec refuses only slices of wrong lengths, which are compared before it is called, and visits out of turn.
+/// Besides what a device refuses: slices of wrong lengths, which are compared before the codec is called, and visits out
+/// of turn.
 fn codec_error(error: EncodeError) -> Error {
-    Error::Invalid {
-        what: "a chunk",
-        expected: "residual and update of one length".into(),
-        found: error.to_string(),
+    match error {
+        #[cfg(feature = "gpu")]
+        EncodeError::Gpu(error) => Error::Gpu(error),
+        error => Error::Invalid {
+            what: "a chunk",
+            expected: "residual and update of one length".into(),
+            found: error.to_string(),
+        },
     }
-}
-
-/// An own record is never refused.
-fn own<T>(applied: Result<T, DecodeError>) -> Result<T, Error> {
-    applied.map_err(|error| Error::Invalid {
-        what: "an own record",
-        expected: "one that can be applied".into(),
-        found: error.to_string(),
-    })
 }
 
 fn nanoseconds(since: Instant) -> u64 {

@@ -1,6 +1,6 @@
 //! What a step tells its trainer.
 
-use super::SettleReport;
+use super::{BackendKind, SettleReport};
 use crate::codec::{Encoder, Unit};
 use crate::replica::Counters;
 
@@ -10,6 +10,8 @@ use crate::replica::Counters;
 pub struct Report {
     /// Which step of the exchange, counted from 0.
     pub step: u64,
+    /// Where this replica's updates are encoded; [`Exchange::backend`](super::Exchange::backend) tells more.
+    pub backend: BackendKind,
     /// How many replicas gave data. 0: nobody did, the epoch has ended everywhere, nothing was changed, and the step
     /// does not count. Of an asynchronous step the world size, by which a mean is divided.
     pub contributors: usize,
@@ -42,7 +44,8 @@ pub struct Report {
     /// out.
     pub dropped: u64,
     /// Hits and dense values, of all replicas, that met a parameter that is not finite; it is left as it is. Others that
-    /// are not finite and that nothing met are not counted.
+    /// are not finite and that nothing met are not counted. Of parameters on a device those of a step are counted in the
+    /// next one.
     pub parameters_not_finite: u64,
     /// External updates that were applied, of all replicas' sources.
     pub external_updates: u64,

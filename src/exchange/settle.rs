@@ -339,9 +339,13 @@ impl Exchange {
             });
         };
         let mut parameters = parameters;
+        self.check_vector("parameters", &parameters)?;
+        self.submit_before()?;
         let shared = Arc::clone(&self.shared);
-        let engine = &mut *shared.engine()?;
-        self.settle_with(&shared, engine, &mut parameters, false)
+        self.staged(&mut parameters, true, |exchange, parameters| {
+            let engine = &mut *shared.engine()?;
+            exchange.settle_with(&shared, engine, parameters, false)
+        })
     }
 
     /// [`finish_epoch`](Self::finish_epoch) of an asynchronous exchange: settles, as often as the others do, until all
@@ -351,6 +355,12 @@ impl Exchange {
         parameters: &mut dyn Parameters,
     ) -> Result<EpochEnd, Error> {
         self.check_length("parameters", parameters.elements())?;
+        self.check_vector("parameters", parameters)?;
+        self.submit_before()?;
+        self.staged(parameters, true, Self::settle_until_the_end)
+    }
+
+    fn settle_until_the_end(&mut self, parameters: &mut dyn Parameters) -> Result<EpochEnd, Error> {
         let shared = Arc::clone(&self.shared);
         // Held between settles too, so that this rank is not taken for one that steps.
         let engine = &mut *shared.engine()?;

@@ -214,7 +214,13 @@ impl State for Exchange {
 
     fn save(&self, out: &mut dyn Write) -> Result<(), StateError> {
         self.is_between_steps()?;
-        let residual = self.encoder.residual();
+        let downloaded;
+        let residual = if self.encodes_on_device() {
+            downloaded = self.download_residual()?;
+            downloaded.as_slice()
+        } else {
+            self.encoder.residual()
+        };
         // A trainer may have written it since the last step. The next one would tell all replicas of such an element.
         if let Some(at) = residual.iter().position(|r| !r.is_finite()) {
             return Err(StateError::Number {

@@ -7,6 +7,7 @@
 
 use super::config::Schedule;
 use super::external::{ExternalUpdate, Pass};
+use super::onto::Onto;
 use super::stamp::{Stamp, with_message};
 use super::taking::{Taking, largest_payload};
 use super::{Concluded, Exchange, Report, Target, codec_error, nanoseconds, what_of};
@@ -137,7 +138,7 @@ impl Exchange {
                 }
             }
         }
-        step.run(target.vector)
+        step.run_here(target.vector)
     }
 }
 
@@ -196,6 +197,22 @@ impl OpenStep<'_> {
     pub fn finish<P: Parameters + ?Sized>(&mut self, vector: &mut P) -> Result<Report, Error> {
         let mut vector = vector;
         self.run(&mut vector)
+    }
+
+    /// Finishes the step onto a vector that may be on a device.
+    fn run(&mut self, vector: &mut dyn Parameters) -> Result<Report, Error> {
+        self.check_open()?;
+        let (what, exchange) = (what_of(self.apply), &mut *self.exchange);
+        exchange.check_length(what, vector.elements())?;
+        exchange.check_vector(what, vector)?;
+        exchange.submit_before()?;
+        match exchange.bring_in(vector, true)? {
+            None => self.run_here(vector),
+            Some(mut room) => {
+                let outcome = self.run_here(&mut room);
+                self.exchange.bring_back(vector, room, outcome)
+            }
+        }
     }
 
     fn check_open(&self) -> Result<(), Error> {
@@ -258,11 +275,9 @@ impl OpenStep<'_> {
         Ok(wait)
     }
 
-    fn run(&mut self, vector: &mut dyn Parameters) -> Result<Report, Error> {
+    fn run_here(&mut self, vector: &mut dyn Parameters) -> Result<Report, Error> {
         let began = Instant::now();
         self.check_open()?;
-        self.exchange
-            .check_length(what_of(self.apply), vector.elements())?;
         if self.pushed {
             let missing = self.exchange.encoder.check_pushed();
             missing.map_err(codec_error)?;
@@ -282,7 +297,9 @@ impl OpenStep<'_> {
         let pushing = Duration::from_nanos(report.encode_ns);
         let began = began.checked_sub(pushing).unwrap_or(began);
         let port = Port::new(&shared, engine, wait);
-        let mut taking = exchange.taking(&layout, (&mut *vector, self.apply), report, port);
+        let (stamp, path) = (exchange.stamp(), exchange.encoder.path());
+        let onto = Onto::new(&mut exchange.device, path, &mut *vector, self.apply);
+        let mut taking = Taking::new(stamp, exchange.reduction, &layout, onto, report, port);
         taking.announced = updates.len() as u16;
         let mut streamed = Streamed {
             taking,
@@ -302,7 +319,7 @@ impl OpenStep<'_> {
         if let Err(error) = ran {
             return Err(taking.explain(error));
         }
-        let (mut report, dropped, agreed) = taking.ended();
+        let (mut report, dropped, agreed) = taking.ended()?;
         if self.pushed {
             let noted = self.exchange.note_encoded(&mut report);
             noted.map_err(|error| wait.broken_off(error))?;

@@ -3,11 +3,12 @@
 //! In which order records are taken is the schedule's business ([`super::lockstep`], [`super::streamed`]); per element it
 //! is always the order of the ranks, so that all end with the same bits.
 
+use super::onto::Onto;
 use super::stamp::Stamp;
 use super::{Reduction, Report, compare_hashes, nanoseconds};
 use crate::codec::{
-    Apply, Chunk, ChunkCoding, DecodeError, Format, Parameters, Path, Record as Message, Unit,
-    bitmap_len, canon, parameters, payload_len, sparse_len, visited,
+    Apply, Chunk, ChunkCoding, DecodeError, Format, Record as Message, Unit, bitmap_len, canon,
+    payload_len, sparse_len, visited,
 };
 use crate::replica::Error;
 use crate::replica::port::{Port, Taken};
@@ -33,11 +34,9 @@ pub(super) struct Heads {
 pub(super) struct Taking<'a> {
     pub(super) stamp: Stamp,
     pub(super) reduction: Reduction,
-    pub(super) path: Path,
     /// Where the chunks lie: the same on all ranks.
     pub(super) layout: &'a [Chunk],
-    pub(super) target: &'a mut dyn Parameters,
-    pub(super) apply: Apply,
+    pub(super) onto: Onto<'a>,
     /// How many external updates this rank has announced.
     pub(super) announced: u16,
     pub(super) heads: Option<Heads>,
@@ -47,7 +46,29 @@ pub(super) struct Taking<'a> {
     pub(super) port: Port<'a>,
 }
 
-impl Taking<'_> {
+impl<'a> Taking<'a> {
+    /// A step of which nothing has been taken.
+    pub(super) fn new(
+        stamp: Stamp,
+        reduction: Reduction,
+        layout: &'a [Chunk],
+        onto: Onto<'a>,
+        report: Report,
+        port: Port<'a>,
+    ) -> Self {
+        Self {
+            stamp,
+            reduction,
+            layout,
+            onto,
+            announced: 0,
+            heads: None,
+            dropped: vec![0; port.shared.world_size],
+            report,
+            port,
+        }
+    }
+
     pub(super) fn ranks(&self) -> usize {
         self.port.shared.world_size
     }
@@ -62,9 +83,14 @@ impl Taking<'_> {
     }
 
     /// What all records came to: the report, by rank how many elements were not finite, and all ranks' flags.
-    pub(super) fn ended(self) -> (Report, Vec<u64>, u8) {
+    pub(super) fn ended(mut self) -> Result<(Report, Vec<u64>, u8), Error> {
+        let (wait, began) = (self.port.wait, Instant::now());
+        let not_finite = self.onto.finish();
+        self.report.parameters_not_finite +=
+            not_finite.map_err(|error| error.ends(&wait, self.port.shared.rank))?;
+        self.report.decode_ns += nanoseconds(began);
         let agreed = self.heads.map_or(0, |heads| heads.agreed);
-        (self.report, self.dropped, agreed)
+        Ok((self.report, self.dropped, agreed))
     }
 
     /// Looks at the first records of all ranks; nothing is applied before all of them have been seen, so that who gives
@@ -175,7 +201,7 @@ impl Taking<'_> {
             return Ok(false);
         };
         let (zeroes, inverse) = (
-            self.apply == Apply::Add && heads.first == Some(rank),
+            self.onto.apply == Apply::Add && heads.first == Some(rank),
             heads.inverse,
         );
         let Some(taken) = self.port.peek(rank)? else {
@@ -191,7 +217,8 @@ impl Taking<'_> {
             scaled(&record, *coding).map_err(|what| wait.protocol(rank, || what))?;
         let payload = payload_of(taken, &wait, rank, format, elements.len())?;
         if zeroes {
-            parameters::clear(self.target, elements.clone());
+            let cleared = self.onto.clear(elements.clone());
+            cleared.map_err(|error| error.ends(&wait, rank))?;
         }
         let message = Message {
             format,
@@ -200,11 +227,8 @@ impl Taking<'_> {
             payload,
         };
         let x = canon(unit * inverse);
-        let applied = self
-            .path
-            .apply_at(&message, x, self.apply, self.target, elements.start);
-        let applied = applied.map_err(|error| not_applied(&wait, rank, error))?;
-        self.report.parameters_not_finite += u64::from(applied.not_finite);
+        let not_finite = self.onto.apply(&message, x, elements.start);
+        self.report.parameters_not_finite += not_finite.map_err(|error| error.ends(&wait, rank))?;
         self.report.decode_ns += nanoseconds(began);
         Ok(true)
     }

@@ -1,6 +1,8 @@
 //! The one error of everything that replicas do together.
 
 use super::operation::Operation;
+#[cfg(feature = "gpu")]
+use crate::codec::gpu::GpuError;
 use crate::shm::segment::SegmentError;
 use std::fmt;
 use std::path::PathBuf;
@@ -292,6 +294,15 @@ pub enum Error {
         #[source]
         why: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A GPU refused what it was to do before the operation began, or cannot do it. Local.
+    #[cfg(feature = "gpu")]
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// This replica's GPU failed inside of an operation. For the others this replica has
+    /// [aborted](Self::Aborted), with this as its reason.
+    #[cfg(feature = "gpu")]
+    #[error("inside of an operation: {0}")]
+    GpuFailed(#[source] GpuError),
     /// A barrier was entered and not yet finished. Local.
     #[error("a barrier ticket of this replica is still open")]
     TicketOpen,
@@ -309,6 +320,10 @@ impl fmt::Debug for Error {
 impl Error {
     /// Whether the run is over: a local or an agreed error leaves it usable.
     pub fn ends_the_run(&self) -> bool {
+        #[cfg(feature = "gpu")]
+        if let Self::Gpu(_) = self {
+            return false;
+        }
         !matches!(
             self,
             Self::Environment { .. }

@@ -330,6 +330,13 @@ impl Shared {
         );
     }
 
+    /// Ends the run because this rank's GPU has failed where the others wait for what it was to do. They hear why.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn gpu_failed(&self, error: crate::codec::gpu::GpuError) -> super::Error {
+        self.abort(&error.to_string());
+        super::Error::GpuFailed(error)
+    }
+
     pub(crate) fn reason(&self, rank: usize) -> String {
         read_text(&self.segment.rank(rank).reason)
     }

@@ -280,6 +280,10 @@ impl Wait<'_> {
         if error.ends_the_run() {
             return error;
         }
+        #[cfg(feature = "gpu")]
+        if let Error::Gpu(error) = error {
+            return self.shared.gpu_failed(error);
+        }
         self.protocol(self.shared.rank, || error.to_string())
     }
 

@@ -57,7 +57,7 @@ fn what_comes_out_of_turn_is_refused_and_changes_nothing() {
         let [mut one, mut other] = [0, 1].map(|_| builder().threads(threads).build().unwrap());
         let refused = |encoder: &mut Encoder, wrong: Wrong, error: EncodeError| {
             let before = seen(encoder);
-            assert_eq!(wrong(encoder), Err(error));
+            assert_eq!(wrong(encoder), Err(error.clone()));
             assert_eq!(seen(encoder), before, "{error}");
         };
         let begin: Wrong = |encoder| encoder.begin(3, &VALUES);

@@ -1,13 +1,17 @@
 //! What an encoder is made with.
 
 use super::Encoder;
+use super::home::Home;
+#[cfg(feature = "gpu")]
+use super::on_gpu::{self, Snapshots};
+use super::on_processor::{OnProcessor, Threads};
 use super::scope::Scope;
-use super::slot::Slot;
 use super::streamed::Stream;
 use crate::codec::cpu::Path;
+#[cfg(feature = "gpu")]
+use crate::codec::gpu::{GpuContext, GpuError};
 use crate::codec::memory::{MomentumMemory, Velocity};
 use crate::codec::policy::{Quantile, ThresholdPolicy};
-use crate::codec::pool::Pool;
 use crate::codec::post::PostProcessor;
 use crate::codec::ranges::{Chunk, ChunkCoding, Coding, NamedRange, chunks};
 use crate::codec::residual::{Residual, ResidualError};
@@ -17,6 +21,10 @@ use thiserror::Error;
 
 /// The most threads that an encoder can have.
 pub const MOST_THREADS: usize = 64;
+
+/// Far more elements than any GPU has memory for: lists of their chunks are small.
+#[cfg(feature = "gpu")]
+const MOST_ON_GPU: u64 = 1 << 40;
 
 /// How an encoder is made.
 #[derive(Debug)]
@@ -32,6 +40,12 @@ pub struct EncoderBuilder {
     pub(crate) path: Path,
     pub(crate) keeps_hits: bool,
     pub(crate) debug: bool,
+    #[cfg(feature = "gpu")]
+    pub(super) gpu: Option<GpuContext>,
+    #[cfg(feature = "gpu")]
+    pub(super) snapshot_every: u64,
+    #[cfg(feature = "gpu")]
+    pub(super) falls_back: bool,
 }
 
 impl EncoderBuilder {
@@ -48,6 +62,12 @@ impl EncoderBuilder {
             path: Path::best(),
             keeps_hits: false,
             debug: false,
+            #[cfg(feature = "gpu")]
+            gpu: None,
+            #[cfg(feature = "gpu")]
+            snapshot_every: 0,
+            #[cfg(feature = "gpu")]
+            falls_back: false,
         }
     }
 
@@ -87,7 +107,7 @@ impl EncoderBuilder {
     }
 
     /// How many threads encode, the caller's included; the bytes are those of one. Streamed steps use the caller's alone.
-    /// Default: 1.
+    /// An encoder on a GPU needs none, and has them for the processor in case that it falls back to it. Default: 1.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
@@ -116,6 +136,68 @@ impl EncoderBuilder {
         self
     }
 
+    /// Keeps the residual in the memory of this GPU, and encodes there, with the same bytes. Updates may be in either
+    /// memory. Default: on the processor.
+    ///
+    /// A step's chunks are all encoded in [`Encoder::begin`]. Not on a GPU are: momentum memories, post-processors that do
+    /// more than [clip](PostProcessor::processes), streamed steps, and [`Encoder::accumulate`].
+    #[cfg(feature = "gpu")]
+    #[must_use]
+    pub fn gpu(mut self, context: GpuContext) -> Self {
+        self.gpu = Some(context);
+        self
+    }
+
+    /// Copies the residual from the GPU to this process's memory after each so many steps, 0: never. If the device is lost,
+    /// what the steps since the last copy have changed in the residual is all that is lost with it: what they took in and
+    /// did not send is never sent, and what they sent of older mass is sent again. A residual on the processor needs no
+    /// copies. Default: 0.
+    #[cfg(feature = "gpu")]
+    #[must_use]
+    pub fn snapshot_every(mut self, steps: u64) -> Self {
+        self.snapshot_every = steps;
+        self
+    }
+
+    /// Goes on on the processor if the device is lost, does not end its work in time, or has no memory left: with the
+    /// last [copy](Self::snapshot_every) of the residual, without one with +0. The step under way is made there too, if its
+    /// update is in this process's memory. Default: no; it is an error then.
+    #[cfg(feature = "gpu")]
+    #[must_use]
+    pub fn fall_back(mut self, yes: bool) -> Self {
+        self.falls_back = yes;
+        self
+    }
+
+    /// Which setting a GPU does not do.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn gpu_cannot(&self) -> Option<String> {
+        if self.memory.is_some() {
+            return Some("a momentum memory".to_owned());
+        }
+        let post = self.post.as_ref().filter(|post| post.processes())?;
+        Some(format!(
+            "the post-processor {}, which does more than clip",
+            post.kind()
+        ))
+    }
+
+    /// Whether the residual is to be in the memory of a GPU, which has to be able to do what is asked for.
+    fn is_for_gpu(&self) -> Result<bool, EncoderError> {
+        #[cfg(feature = "gpu")]
+        if self.gpu.is_some() {
+            if let Some(what) = self.gpu_cannot() {
+                return Err(EncoderError::OnGpu { what });
+            }
+            if self.elements as u64 > MOST_ON_GPU {
+                let elements = self.elements;
+                return Err(ResidualError { elements }.into());
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
     /// Makes the encoder, with a residual of +0.
     ///
     /// # Errors
@@ -129,6 +211,7 @@ impl EncoderBuilder {
         if self.replicas == 0 {
             return Err(EncoderError::Replicas);
         }
+        let is_for_gpu = self.is_for_gpu()?;
         let mut ranges = self.ranges;
         if ranges.is_empty() {
             ranges.push(NamedRange::compressed(self.name.clone(), self.elements));
@@ -143,7 +226,8 @@ impl EncoderBuilder {
             });
         }
         // First of all that grows with the vector: a length that no memory holds is an error here.
-        let residual = Residual::zeroed(self.elements)?;
+        let in_memory = if is_for_gpu { 0 } else { self.elements };
+        let residual = Residual::zeroed(in_memory)?;
         let mut scopes = Vec::new();
         if ranges.iter().any(|r| matches!(r.coding, Coding::Shared)) {
             scopes.push(Scope::new(self.name, self.policy));
@@ -166,37 +250,41 @@ impl EncoderBuilder {
             }
             codings.push((elements.len(), coding));
         }
-        let chunks: Vec<Chunk> = chunks(codings).collect();
+        let chunks: Arc<[Chunk]> = chunks(codings).collect();
         let memory = match self.memory {
             Some(settings) => Some(Velocity::new(settings, self.replicas, self.elements)?),
             None => None,
         };
-        let pool = if self.threads > 1 {
-            Some(
-                Pool::new(self.threads).map_err(|error| EncoderError::Spawn {
-                    threads: self.threads,
-                    error: error.to_string(),
-                })?,
-            )
-        } else {
-            None
+        let on_processor = || {
+            let threads = Threads::new(self.threads)?;
+            let home = OnProcessor::new(residual, &chunks, threads);
+            Ok::<_, EncoderError>(Home::Processor(home))
         };
-        let most = chunks.iter().map(|chunk| chunk.elements.len()).max();
-        let slots = (0..self.threads)
-            .map(|_| Slot::new(most.unwrap_or(0)))
-            .collect();
+        #[cfg(not(feature = "gpu"))]
+        let home = on_processor()?;
+        #[cfg(feature = "gpu")]
+        let home = match &self.gpu {
+            None => on_processor()?,
+            Some(context) => {
+                let threads = self.falls_back.then(|| Threads::new(self.threads));
+                let snapshots = Snapshots::every(self.snapshot_every);
+                on_gpu::home(
+                    context,
+                    &chunks,
+                    scopes.len(),
+                    snapshots,
+                    threads.transpose()?,
+                )?
+            }
+        };
         Ok(Encoder {
+            elements: self.elements,
             path: self.path,
-            residual,
-            touched: false,
-            chunks: chunks.into(),
+            home,
+            chunks,
             scopes,
             post: self.post,
             memory,
-            pool,
-            slots,
-            batch: 0..0,
-            current: 0,
             step: 0,
             first: 0,
             next: None,
@@ -241,4 +329,14 @@ pub enum EncoderError {
     /// No memory.
     #[error(transparent)]
     Memory(#[from] ResidualError),
+    /// What a GPU does not do.
+    #[error("an encoder on a GPU cannot have this: {what}")]
+    OnGpu {
+        /// What was asked for.
+        what: String,
+    },
+    /// The GPU.
+    #[cfg(feature = "gpu")]
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
 }

@@ -85,6 +85,17 @@ impl Scope {
         self.choose_from(step, magnitudes);
     }
 
+    /// Appends the pieces of the vector whose |s| the policy wants to see before a step. How many elements they have in
+    /// all.
+    #[cfg(feature = "gpu")]
+    pub(super) fn pieces(&mut self, step: u64, out: &mut Vec<Range<usize>>) -> usize {
+        self.gathered.is_complete = false;
+        match self.wanted(step) {
+            0 => 0,
+            wanted => sample::pieces(&self.ranges, wanted, step, out),
+        }
+    }
+
     /// How many |s| the policy wants to see before a step.
     fn wanted(&self, step: u64) -> usize {
         let elements = self.stats.elements;
@@ -92,7 +103,7 @@ impl Scope {
     }
 
     /// Chooses this step's threshold, unit and limit with this sample.
-    fn choose_from(&mut self, step: u64, sample: &[f32]) {
+    pub(super) fn choose_from(&mut self, step: u64, sample: &[f32]) -> Unit {
         let elements = self.stats.elements;
         let unit = match self.stats.unit {
             // There is no news: a policy that is told the same twice would go twice as far.
@@ -108,6 +119,7 @@ impl Scope {
         self.left = self.policy.limit(elements, step).unwrap_or(usize::MAX);
         self.stats.hits = 0;
         (self.mass, self.tested) = (0.0, 0);
+        unit
     }
 
     /// Chooses a streamed step's threshold, with the sample that was gathered during the step before. If that is wanted

@@ -5,13 +5,16 @@
 //! which that step gathers from each chunk on its way out: as many |s|, at places as evenly spread, as a sample taken
 //! before the step would be of.
 
-use super::slot::Aim;
+use super::on_processor::Plan;
 use super::{Encoder, Message};
 use crate::codec::encode::{EncodeError, accumulate};
 use crate::codec::given::Given;
 use crate::codec::ranges::ChunkCoding;
 use crate::codec::values::Values;
 use std::ops::Range;
+
+/// What a GPU does not do.
+const STREAMED: &str = "a streamed step";
 
 /// What has come of a streamed step.
 #[derive(Default)]
@@ -105,8 +108,8 @@ impl Encoder {
     /// encoded. All of it happens on the caller's thread.
     ///
     /// # Errors
-    /// [`EncodeError::StreamedClipping`] with a momentum memory that clips; [`EncodeError::Unfinished`] when the step
-    /// before has not ended. Nothing has changed then.
+    /// [`EncodeError::StreamedClipping`] with a momentum memory that clips; [`EncodeError::OnGpu`];
+    /// [`EncodeError::Unfinished`] when the step before has not ended. Nothing has changed then.
     pub fn begin_streamed(&mut self, step: u64) -> Result<(), EncodeError> {
         self.check_streams()?;
         self.check_closed()?;
@@ -153,6 +156,7 @@ impl Encoder {
         if elements.is_empty() {
             return Ok(());
         }
+        let home = self.home.processor(STREAMED)?;
         self.stream.note(&elements)?;
         let kernels = self.path.kernels();
         let first = self
@@ -169,7 +173,7 @@ impl Encoder {
                 self.stats.dropped += memory.accumulate_part(now.clone(), update);
                 update = Values::F32(&memory.velocity()[now.clone()]);
             }
-            let residual = &mut self.residual[now.clone()];
+            let residual = &mut home.residual[now.clone()];
             let given = Given::Slice(update);
             self.stats.dropped += u64::from(accumulate(kernels, residual, given.cursor()));
             if let State::Missing(left) = &mut self.stream.chunks[number] {
@@ -177,7 +181,7 @@ impl Encoder {
                 if *left == 0 {
                     complete.push(number);
                     if let ChunkCoding::Threshold(scope) = chunk.coding {
-                        let residual = &self.residual[chunk.elements.clone()];
+                        let residual = &home.residual[chunk.elements.clone()];
                         self.scopes[scope].choose_by_chunk(
                             self.path,
                             residual,
@@ -213,27 +217,23 @@ impl Encoder {
             Some(State::Encoded) => return Err(EncodeError::Again { chunk }),
             Some(State::Missing(_)) => {}
         }
+        let home = self.home.processor(STREAMED)?;
         self.stream.chunks[chunk] = State::Encoded;
         self.stream.encoded += 1;
-        let kernels = self.path.kernels();
-        let place = &self.chunks[chunk];
-        let residual = &mut self.residual[place.elements.clone()];
-        let slot = &mut self.slots[0];
-        (slot.chunk, slot.unit, slot.aim) = (chunk, None, Aim::Send);
+        let (kernels, place) = (self.path.kernels(), &self.chunks[chunk]);
         if let ChunkCoding::Threshold(scope) = place.coding {
-            let scope = &mut self.scopes[scope];
-            scope.gather(
-                kernels,
-                place.elements.clone(),
-                residual,
-                &mut self.magnitudes,
-            );
-            slot.unit = scope.stats.unit;
-            slot.budgets = (scope.left, scope.left);
+            let residual = &home.residual[place.elements.clone()];
+            let elements = place.elements.clone();
+            self.scopes[scope].gather(kernels, elements, residual, &mut self.magnitudes);
         }
-        slot.fill(kernels, place, residual, Given::InResidual);
-        self.current = 0;
-        self.finish()
+        let plan = Plan {
+            kernels,
+            chunks: &self.chunks,
+            scopes: &self.scopes,
+            first: self.first,
+        };
+        home.fill_complete(plan, chunk);
+        self.finish(chunk)
     }
 
     /// Gives up a streamed step of which nothing has been encoded: what has been pushed stays in the residual, and goes
@@ -257,8 +257,10 @@ impl Encoder {
         Ok(())
     }
 
-    /// Whether steps can be streamed: local clipping needs the whole gradient's norm first.
+    /// Whether steps can be streamed: local clipping needs the whole gradient's norm first, and a GPU encodes all of a step
+    /// at once.
     pub(crate) fn check_streams(&self) -> Result<(), EncodeError> {
+        self.home.check_processor(STREAMED)?;
         if self.memory.as_ref().is_some_and(|memory| memory.clips()) {
             return Err(EncodeError::StreamedClipping);
         }

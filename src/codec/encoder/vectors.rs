@@ -1,7 +1,11 @@
 //! Residual and velocity, as a saved state has them.
 
 use super::Encoder;
-use crate::codec::canon;
+use super::home::Home;
+use crate::codec::encode::EncodeError;
+use crate::codec::given::Given;
+use crate::codec::{Dense, canon};
+use std::ops::Range;
 use thiserror::Error;
 
 impl Encoder {
@@ -31,12 +35,52 @@ impl Encoder {
         if let Some(velocity) = velocity {
             check("velocity", self.elements(), velocity)?;
         }
-        self.residual.copy_from_slice(residual);
-        self.touched = false;
+        #[cfg(feature = "gpu")]
+        self.restore_on_gpu(residual)?;
+        if let Home::Processor(home) = &mut self.home {
+            home.residual.copy_from_slice(residual);
+            home.touched = false;
+        }
         if let (Some(memory), Some(velocity)) = (&mut self.memory, velocity) {
             memory.velocity_mut().copy_from_slice(velocity);
         }
         Ok(())
+    }
+
+    /// A copy of the residual, wherever it is: canonical, but for elements that are not finite, which a trainer may have
+    /// left there. On a GPU it waits for all that was submitted; when that is lost, this is the last copy that
+    /// `EncoderBuilder::snapshot_every` has made.
+    ///
+    /// # Errors
+    /// `EncodeError::Gpu`.
+    pub fn download_residual(&self) -> Result<Vec<f32>, EncodeError> {
+        match &self.home {
+            Home::Processor(home) => Ok(home.residual.iter().copied().map(canon).collect()),
+            #[cfg(feature = "gpu")]
+            Home::Gpu(home) => Ok(home.download()?),
+        }
+    }
+
+    /// Begins to take all of the residual with [`take_whole`](Self::take_whole). Blocking, on a GPU.
+    pub(crate) fn begin_flush(&mut self) -> Result<(), EncodeError> {
+        self.check_closed()?;
+        #[cfg(feature = "gpu")]
+        self.flush_on_gpu()?;
+        Ok(())
+    }
+
+    /// Appends all of some elements' residual, canonical, as f32, and leaves +0 there. How many were not finite and became
+    /// +0. At most a chunk, after [`begin_flush`](Self::begin_flush).
+    pub(crate) fn take_whole(
+        &mut self,
+        elements: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<u64, EncodeError> {
+        let residual = self.home.flushed().get_mut(elements);
+        let residual = residual.ok_or(EncodeError::NotBegun)?;
+        let given = Given::InResidual;
+        let encoded = self.path.encode_dense(residual, given, Dense::F32, out)?;
+        Ok(u64::from(encoded.dropped))
     }
 
     /// Whether a step has begun and not ended.
@@ -66,7 +110,7 @@ fn check(what: &'static str, expected: usize, vector: &[f32]) -> Result<(), Vect
 }
 
 /// Why an encoder cannot go on from saved vectors.
-#[derive(Clone, Copy, Debug, Error, PartialEq)]
+#[derive(Clone, Debug, Error, PartialEq)]
 pub enum VectorsError {
     /// A step is under way.
     #[error("a step has begun and not ended")]
@@ -99,4 +143,8 @@ pub enum VectorsError {
         /// The number.
         found: f32,
     },
+    /// The GPU on which the residual is.
+    #[cfg(feature = "gpu")]
+    #[error(transparent)]
+    Gpu(#[from] crate::codec::gpu::GpuError),
 }

@@ -314,6 +314,21 @@ impl GpuContext {
         self.scoped(what, |_| self.0.queue.submit(commands))
     }
 
+    /// Submits commands that the caller has recorded.
+    pub(crate) fn submit_commands(&self, commands: wgpu::CommandEncoder) -> Result<(), GpuError> {
+        const WHAT: &str = "commands of the caller";
+        self.check(WHAT)?;
+        self.scoped(WHAT, |_| self.0.queue.submit([commands.finish()]))
+            .map(|_| ())
+    }
+
+    /// Waits for the device at most so long, whatever it was told before.
+    pub(crate) fn timeout_at_most(&self, most: Duration) {
+        let timeout = &self.0.timeout;
+        let mut timeout = timeout.lock().unwrap_or_else(PoisonError::into_inner);
+        *timeout = (*timeout).min(most);
+    }
+
     /// Waits until a submission is done, and what was to be mapped after it is.
     pub(super) fn wait(
         &self,

@@ -83,6 +83,16 @@ pub enum GpuError {
         /// What was expected.
         expected: &'static str,
     },
+    /// A part that has to be in the memory of the device.
+    #[error(
+        "part {part} of the {what} is in this process's memory; all have to be in the device's"
+    )]
+    InHostMemory {
+        /// What it was to be.
+        what: &'static str,
+        /// Which of its parts.
+        part: usize,
+    },
 }
 
 impl GpuError {

@@ -3,6 +3,9 @@
 //! A kernel's source is its own file behind those of `shaders/shared` that it needs: WGSL does not mind the order of
 //! declarations, so that including is putting together.
 
+use super::applier::ApplyKernels;
+use super::vector::EncodeKernels;
+use super::whole;
 use wgpu::{
     BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
     BindGroupLayoutEntry, BindingResource, BindingType, BufferBindingType, ComputePass,
@@ -23,8 +26,8 @@ macro_rules! source {
         $crate::codec::gpu::kernels::Source {
             name: $name,
             text: concat!(
-                $(include_str!(concat!("../../../shaders/shared/", $shared, ".wgsl")), "\n",)*
-                include_str!(concat!("../../../shaders/", $name, ".wgsl")),
+                $(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/shared/", $shared, ".wgsl")), "\n",)*
+                include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/", $name, ".wgsl")),
             ),
         }
     };
@@ -151,11 +154,19 @@ fn layout_entry((binding, access): (u32, &Access)) -> BindGroupLayoutEntry {
 }
 
 /// All kernels of a device.
-pub(super) struct Kernels {}
+pub(super) struct Kernels {
+    pub(super) encode: EncodeKernels,
+    pub(super) apply: ApplyKernels,
+    pub(super) hash: Kernel,
+}
 
 impl Kernels {
-    pub(super) fn new(_device: &Device) -> Kernels {
-        Kernels {}
+    pub(super) fn new(device: &Device) -> Kernels {
+        Kernels {
+            encode: EncodeKernels::new(device),
+            apply: ApplyKernels::new(device),
+            hash: whole::hash_kernel(device),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod slices;
 mod transfer;
 mod vector;
 mod whole;
+mod windows;
 
 pub use applier::{GpuApplier, GpuApplyError};
 pub use context::{GpuContext, Selection, adapters};
@@ -18,4 +19,4 @@ pub use slices::GradRef;
 pub(crate) use vector::{GpuChunk, GpuStep, GpuVector};
 /// The version of wgpu whose devices and buffers are used.
 pub use wgpu;
-pub(crate) use whole::{download, hash_sums, upload};
+pub(crate) use whole::Whole;

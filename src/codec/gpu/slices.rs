@@ -11,7 +11,8 @@ use wgpu::BufferUsages;
 /// in one kind of memory.
 ///
 /// A buffer needs [`STORAGE`](BufferUsages::STORAGE); one of parameters also [`COPY_SRC`](BufferUsages::COPY_SRC) and
-/// [`COPY_DST`](BufferUsages::COPY_DST). What was submitted to the queue before a step is done before it; a step's own
+/// [`COPY_DST`](BufferUsages::COPY_DST); one of an update also `COPY_SRC` where a step is staged, that is, copied to the
+/// processor and worked on there. What was submitted to the queue before a step is done before it; a step's own
 /// work on parameters is done before what is submitted after it.
 #[derive(Debug)]
 pub enum GradRef<'a> {
@@ -95,6 +96,8 @@ impl DeviceSlice<'_> {
         } else if !self.buffer.usage().contains(usages) {
             if usages.contains(BufferUsages::COPY_DST) {
                 "a buffer with the usages STORAGE, COPY_SRC and COPY_DST"
+            } else if usages.contains(BufferUsages::COPY_SRC) {
+                "a buffer with the usage COPY_SRC, since this step copies it to the processor"
             } else {
                 "a buffer with the usage STORAGE"
             }

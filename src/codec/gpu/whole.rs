@@ -2,7 +2,31 @@
 
 use super::context::GpuContext;
 use super::error::GpuError;
+use super::kernels::{Access, Kernel, source};
 use super::slices::GradRef;
+use super::transfer::{Download, Uploads};
+use super::windows::{Piece, Windows};
+use wgpu::{
+    BindingResource, Buffer, BufferBinding, BufferUsages, CommandEncoder, ComputePassDescriptor,
+    Device, SubmissionIndex,
+};
+
+/// Bytes that go at a time: the copy of one piece runs while another one is read or written here.
+const PIECE: usize = 4 << 20;
+
+/// Elements of a workgroup of the kernel `hash`.
+const TILE: u32 = 16_384;
+
+/// Dispatches of the kernel `hash` between two submissions.
+const DISPATCHES: usize = 128;
+
+/// What a dispatch of the kernel `hash` is told.
+const HASHED: u64 = 12;
+
+pub(super) fn hash_kernel(device: &Device) -> Kernel {
+    let bindings = [Access::Uniform, Access::Read, Access::ReadWrite];
+    Kernel::new(device, source!("hash", "arithmetic"), &bindings, &[])
+}
 
 /// Copies all elements to this process's memory, which has as many. Waits.
 pub(crate) fn download(
@@ -10,8 +34,7 @@ pub(crate) fn download(
     parts: &[GradRef<'_>],
     to: &mut [f32],
 ) -> Result<(), GpuError> {
-    let _ = (context, parts, to);
-    todo!()
+    Whole::new(context).download(parts, to)
 }
 
 /// Copies all elements from this process's memory. Parts in this process's memory cannot be written and are an error.
@@ -20,12 +43,318 @@ pub(crate) fn upload(
     from: &[f32],
     parts: &[GradRef<'_>],
 ) -> Result<(), GpuError> {
-    let _ = (context, from, parts);
-    todo!()
+    Whole::new(context).upload(from, parts)
 }
 
 /// The two sums of [`parameter_hash`](crate::parameter_hash). Waits.
 pub(crate) fn hash_sums(context: &GpuContext, parts: &[GradRef<'_>]) -> Result<[u32; 2], GpuError> {
-    let _ = (context, parts);
-    todo!()
+    Whole::new(context).hash_sums(parts)
+}
+
+/// Does the same, and keeps what it needs for it: for whoever does so in every step.
+pub(crate) struct Whole {
+    context: GpuContext,
+    uploads: Option<Uploads>,
+    downloads: [Download; 2],
+    hashing: Option<Hashing>,
+}
+
+impl Whole {
+    pub(crate) fn new(context: &GpuContext) -> Whole {
+        Whole {
+            context: context.clone(),
+            uploads: None,
+            downloads: [Download::new(context), Download::new(context)],
+            hashing: None,
+        }
+    }
+
+    /// Copies all elements to this process's memory, which has as many. Waits.
+    pub(crate) fn download(
+        &mut self,
+        parts: &[GradRef<'_>],
+        to: &mut [f32],
+    ) -> Result<(), GpuError> {
+        const DURING: &str = "a download";
+        let mut copies = Copies::default();
+        let mut rest = &mut *to;
+        let mut first = 0;
+        for part in parts {
+            let length = part.len().min(rest.len());
+            let (now, after) = rest.split_at_mut(length);
+            rest = after;
+            match part {
+                GradRef::Host(values) => now.copy_from_slice(&values[..length]),
+                GradRef::Device { buffer, offset, .. } => {
+                    if let Some(slice) = part.on_device() {
+                        slice.check("a vector", BufferUsages::COPY_SRC)?;
+                    }
+                    copies.add(buffer, *offset, first, length);
+                }
+            }
+            first += length;
+        }
+        debug_assert!(rest.is_empty(), "as many elements as the parts have");
+        let mut under_way: Option<(usize, SubmissionIndex)> = None;
+        // One turn more than pieces: the last one reads the last piece.
+        for number in 0..=copies.pieces.len() {
+            let submitted = match copies.pieces.get(number) {
+                None => None,
+                Some(piece) => {
+                    let staging = self.downloads[number % 2].buffer(PIECE as u64)?;
+                    let commands = self.context.scoped(DURING, |device| {
+                        let mut commands = device.create_command_encoder(&Default::default());
+                        let mut at = 0;
+                        for copy in piece {
+                            let bytes = 4 * copy.length as u64;
+                            commands.copy_buffer_to_buffer(
+                                copy.buffer,
+                                copy.offset,
+                                staging,
+                                at,
+                                bytes,
+                            );
+                            at += bytes;
+                        }
+                        commands.finish()
+                    })?;
+                    Some((number, self.context.submit(DURING, [commands])?))
+                }
+            };
+            if let Some((number, index)) = std::mem::replace(&mut under_way, submitted) {
+                let piece = &copies.pieces[number];
+                let bytes = piece.iter().map(|copy| 4 * copy.length).sum::<usize>() as u64;
+                self.downloads[number % 2].read(index, bytes, |mut bytes| {
+                    for copy in piece {
+                        let (now, after) = bytes.split_at(4 * copy.length);
+                        let to = &mut to[copy.first..copy.first + copy.length];
+                        bytemuck::cast_slice_mut(to).copy_from_slice(now);
+                        bytes = after;
+                    }
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies all elements from this process's memory. Parts in this process's memory cannot be written and are an error.
+    pub(crate) fn upload(&mut self, from: &[f32], parts: &[GradRef<'_>]) -> Result<(), GpuError> {
+        let mut copies = Copies::default();
+        let mut first = 0;
+        for (number, part) in parts.iter().enumerate() {
+            let GradRef::Device { buffer, offset, .. } = part else {
+                return Err(GpuError::InHostMemory {
+                    what: "parameters",
+                    part: number,
+                });
+            };
+            if let Some(slice) = part.on_device() {
+                slice.check("parameters", USAGES)?;
+            }
+            let length = part.len().min(from.len() - first);
+            copies.add(buffer, *offset, first, length);
+            first += length;
+        }
+        debug_assert_eq!(first, from.len(), "as many elements as the parts have");
+        let uploads = made(&mut self.uploads, || Uploads::new(&self.context, PIECE))?;
+        for piece in &copies.pieces {
+            for copy in piece {
+                let values = &from[copy.first..copy.first + copy.length];
+                uploads.write(bytemuck::cast_slice(values), copy.buffer, copy.offset)?;
+            }
+            submit(&self.context, "an upload", uploads, |_, _| {})?;
+        }
+        Ok(())
+    }
+
+    /// The two sums of [`parameter_hash`](crate::parameter_hash). Waits.
+    pub(crate) fn hash_sums(&mut self, parts: &[GradRef<'_>]) -> Result<[u32; 2], GpuError> {
+        let hashing = made(&mut self.hashing, || Hashing::new(&self.context))?;
+        hashing.sums(&self.context, &mut self.downloads[0], parts)
+    }
+}
+
+/// What parameters' buffers have to allow.
+const USAGES: BufferUsages = BufferUsages::STORAGE
+    .union(BufferUsages::COPY_SRC)
+    .union(BufferUsages::COPY_DST);
+
+/// The value, which is made the first time.
+fn made<T>(
+    slot: &mut Option<T>,
+    make: impl FnOnce() -> Result<T, GpuError>,
+) -> Result<&mut T, GpuError> {
+    Ok(match slot {
+        Some(value) => value,
+        None => slot.insert(make()?),
+    })
+}
+
+/// Submits what was written, and behind it what is recorded here.
+fn submit(
+    context: &GpuContext,
+    during: &'static str,
+    uploads: &mut Uploads,
+    record: impl FnOnce(&GpuContext, &mut CommandEncoder),
+) -> Result<SubmissionIndex, GpuError> {
+    let commands = context.scoped(during, |device| {
+        let mut commands = device.create_command_encoder(&Default::default());
+        uploads.record(&mut commands);
+        record(context, &mut commands);
+        commands.finish()
+    })?;
+    let index = context.submit(during, [commands])?;
+    uploads.submitted(&index)?;
+    Ok(index)
+}
+
+/// Elements that go at once.
+struct Copy<'a> {
+    buffer: &'a Buffer,
+    offset: u64,
+    /// The first one in the whole vector.
+    first: usize,
+    length: usize,
+}
+
+/// The copies of a vector, in pieces that fit the staging buffers.
+#[derive(Default)]
+struct Copies<'a> {
+    pieces: Vec<Vec<Copy<'a>>>,
+    /// Bytes of the last one.
+    bytes: usize,
+}
+
+impl<'a> Copies<'a> {
+    /// Copies of one piece: many tiny parts must not make a piece of nothing but the paddings between them.
+    const MOST: usize = 4096;
+
+    fn add(&mut self, buffer: &'a Buffer, mut offset: u64, mut first: usize, mut length: usize) {
+        while length > 0 {
+            let is_full = |piece: &Vec<Copy<'_>>| piece.len() >= Self::MOST;
+            if self.bytes >= PIECE || self.pieces.last().is_none_or(is_full) {
+                self.pieces.push(Vec::new());
+                self.bytes = 0;
+            }
+            let now = length.min((PIECE - self.bytes) / 4);
+            if let Some(piece) = self.pieces.last_mut() {
+                piece.push(Copy {
+                    buffer,
+                    offset,
+                    first,
+                    length: now,
+                });
+            }
+            // Each begins at a multiple of 8 bytes in an upload buffer.
+            self.bytes = (self.bytes + 4 * now).next_multiple_of(8);
+            offset += 4 * now as u64;
+            first += now;
+            length -= now;
+        }
+    }
+}
+
+/// What the hash needs on a device.
+struct Hashing {
+    uploads: Uploads,
+    hashed: Buffer,
+    totals: Buffer,
+    windows: Windows<1>,
+    stride: usize,
+}
+
+impl Hashing {
+    fn new(context: &GpuContext) -> Result<Hashing, GpuError> {
+        let alignment = context
+            .device()
+            .limits()
+            .min_uniform_buffer_offset_alignment;
+        let stride = alignment.max(16) as usize;
+        let uniforms = DISPATCHES * stride;
+        let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
+        let totals = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
+        Ok(Hashing {
+            uploads: Uploads::new(context, uniforms)?,
+            hashed: context.buffer("the parts to hash", uniforms as u64, usage, false)?,
+            totals: context.buffer("the hash", 8, totals, false)?,
+            windows: Windows::new(context),
+            stride,
+        })
+    }
+
+    fn sums(
+        &mut self,
+        context: &GpuContext,
+        download: &mut Download,
+        parts: &[GradRef<'_>],
+    ) -> Result<[u32; 2], GpuError> {
+        let kernel = &context.kernels().hash;
+        let mut pieces = Vec::new();
+        self.windows
+            .cut("parameters", USAGES, parts, 0..usize::MAX, &mut pieces)?;
+        for piece in &pieces {
+            self.windows.bind(piece.window, 0, |target| {
+                let hashed = BindingResource::Buffer(BufferBinding {
+                    buffer: &self.hashed,
+                    offset: 0,
+                    size: HASHED.next_multiple_of(16).try_into().ok(),
+                });
+                let buffers = [hashed, target, self.totals.as_entire_binding()];
+                context.scoped("parameters", |device| kernel.bind(device, &buffers))
+            })?;
+        }
+        let staging = download.buffer(8)?.clone();
+        let mut index = None;
+        // Without any piece there is still the sum of nothing to fetch.
+        let none = std::iter::once(&[][..]).filter(|_| pieces.is_empty());
+        let groups = pieces.chunks(DISPATCHES).chain(none);
+        for (number, pieces) in groups.enumerate() {
+            let hashed = self.hashed_of(pieces);
+            self.uploads.write(&hashed, &self.hashed, 0)?;
+            let (windows, totals) = (&self.windows, &self.totals);
+            let stride = self.stride;
+            index = Some(submit(
+                context,
+                "hashing parameters",
+                &mut self.uploads,
+                |_, commands| {
+                    if number == 0 {
+                        commands.clear_buffer(totals, 0, None);
+                    }
+                    let mut pass = commands.begin_compute_pass(&ComputePassDescriptor {
+                        label: Some("gradring: hash"),
+                        timestamp_writes: None,
+                    });
+                    for (at, piece) in pieces.iter().enumerate() {
+                        if let Some(bound) = windows.bound(piece.window, 0) {
+                            let tiles = (piece.elements.len() as u64).div_ceil(u64::from(TILE));
+                            kernel.dispatch(&mut pass, bound, Some((at * stride) as u32), tiles);
+                        }
+                    }
+                    drop(pass);
+                    commands.copy_buffer_to_buffer(totals, 0, &staging, 0, 8);
+                },
+            )?);
+        }
+        self.windows.forget();
+        match index {
+            None => Ok([0; 2]),
+            Some(index) => download.read(index, 8, |bytes| {
+                let (words, _) = bytes.as_chunks::<4>();
+                [0, 1].map(|word| u32::from_le_bytes(words[word]))
+            }),
+        }
+    }
+
+    /// What the dispatches of these pieces are told.
+    fn hashed_of(&self, pieces: &[Piece]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (at, piece) in pieces.iter().enumerate() {
+            bytes.resize(at * self.stride, 0);
+            let Piece { elements, from, .. } = piece;
+            let numbers = [elements.start, *from as u32, elements.len() as u32];
+            bytes.extend_from_slice(bytemuck::cast_slice(&numbers));
+        }
+        bytes
+    }
 }

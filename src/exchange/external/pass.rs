@@ -3,11 +3,10 @@
 //! By rank, by number, by visit. An update's chunk is one record of hits, or as many dense ones as it has blocks.
 
 use super::ExternalUpdate;
-use crate::codec::{
-    Apply, BLOCK, Chunk, Format, Parameters, Path, Record as Message, canon, visited,
-};
-use crate::exchange::taking::{Taking, not_applied, payload_of};
-use crate::exchange::{Report, nanoseconds, own};
+use crate::codec::{BLOCK, Chunk, Format, Record as Message, canon, visited};
+use crate::exchange::onto::{NotApplied, Onto};
+use crate::exchange::taking::{Taking, payload_of};
+use crate::exchange::{Report, nanoseconds};
 use crate::replica::Error;
 use crate::replica::record::{Record, RecordKind};
 use std::ops::Range;
@@ -237,12 +236,9 @@ impl<'a> Pass<'a> {
             payload: payload_of(taken, &wait, rank, format, of_piece.len())?,
         };
         let x = canon(canon(value) * inverse);
-        let applied =
-            taking
-                .path
-                .apply_at(&message, x, taking.apply, taking.target, of_piece.start);
-        let applied = applied.map_err(|error| not_applied(&wait, rank, error))?;
-        taking.report.parameters_not_finite += u64::from(applied.not_finite);
+        let not_finite = taking.onto.apply(&message, x, of_piece.start);
+        taking.report.parameters_not_finite +=
+            not_finite.map_err(|error| error.ends(&wait, rank))?;
         self.taking = self.taking.after(taking.chunks(), elements.len(), dense);
         if self.taking.visit == 0 && self.taking.piece == 0 {
             taking.report.external_updates += 1;
@@ -252,12 +248,11 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Applies updates without any ring: those of a world of one. `place`: the step, the code path and the chunks.
+/// Applies updates without any ring: those of a world of one, in this step and of these chunks.
 pub(in crate::exchange) fn apply_here(
     updates: &[ExternalUpdate],
-    (step, path, layout): (u64, Path, &[Chunk]),
-    target: &mut dyn Parameters,
-    apply: Apply,
+    (step, layout): (u64, &[Chunk]),
+    onto: &mut Onto<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
     let began = Instant::now();
@@ -277,8 +272,8 @@ pub(in crate::exchange) fn apply_here(
                     elements: elements.len(),
                     payload: &payload,
                 };
-                let applied = path.apply_at(&message, canon(value), apply, target, elements.start);
-                report.parameters_not_finite += u64::from(own(applied)?.not_finite);
+                let not_finite = onto.apply(&message, canon(value), elements.start);
+                report.parameters_not_finite += not_finite.map_err(NotApplied::of_own)?;
                 place = place.after(1, chunk.len(), dense);
             }
         }

@@ -1,0 +1,169 @@
+//! What an encoder on a GPU refuses, and that nothing has changed then.
+
+use super::config::Halving;
+use super::plain::bits;
+use super::{buffer_of, context, said};
+use gradring::codec::gpu::wgpu::{BufferDescriptor, BufferUsages};
+use gradring::codec::gpu::{GpuError, GradRef};
+use gradring::codec::policy::Fixed;
+use gradring::codec::{
+    EncodeError, Encoder, EncoderBuilder, EncoderError, MomentumMemory, ResidualError, VectorsError,
+};
+
+fn builder(elements: usize) -> Option<EncoderBuilder> {
+    let fixed = Fixed::new(0.25).unwrap();
+    Some(
+        Encoder::builder(elements)
+            .policy(fixed)
+            .gpu(context()?.clone()),
+    )
+}
+
+#[test]
+fn settings_that_a_gpu_does_not_do_are_refused_when_the_encoder_is_made() {
+    let Some(builder) = builder(100) else { return };
+    let refused = builder
+        .momentum(MomentumMemory::new(0.5).unwrap(), 2)
+        .build();
+    let what = "a momentum memory".to_owned();
+    assert_eq!(refused.err(), Some(EncoderError::OnGpu { what }));
+    let refused = self::builder(100).unwrap().post_processor(Halving).build();
+    let error = refused.err().unwrap();
+    assert!(
+        matches!(&error, EncoderError::OnGpu { what } if what.contains("Halving")),
+        "{error}"
+    );
+    for elements in [usize::MAX, usize::MAX / 4] {
+        let refused = self::builder(elements).unwrap().build();
+        let error = EncoderError::Memory(ResidualError { elements });
+        assert_eq!(refused.err(), Some(error));
+    }
+    for threads in [0, 65] {
+        let refused = self::builder(100).unwrap().threads(threads).build();
+        assert_eq!(
+            refused.err(),
+            Some(EncoderError::Threads { found: threads })
+        );
+    }
+}
+
+#[test]
+fn calls_that_a_gpu_does_not_do_are_refused_and_change_nothing() {
+    let Some(builder) = builder(100) else { return };
+    let mut encoder = builder.build().unwrap();
+    let update = [0.3f32; 100];
+    let before = said(&mut encoder, 0, &update).unwrap();
+    let streamed = EncodeError::OnGpu {
+        what: "a streamed step",
+    };
+    assert_eq!(encoder.begin_streamed(1), Err(streamed));
+    let mut complete = Vec::new();
+    let pushed = encoder.push(0..100, &update, &mut complete);
+    assert_eq!(pushed, Err(EncodeError::NotStreamed));
+    encoder.begin(1, &update).unwrap();
+    let refused = encoder.accumulate(0, &update);
+    assert!(matches!(refused, Err(EncodeError::OnGpu { .. })));
+    let unfinished = EncodeError::Unfinished {
+        expected: 1,
+        found: 0,
+    };
+    assert_eq!(encoder.begin(2, &update), Err(unfinished.clone()));
+    assert_eq!(encoder.end(), Err(unfinished));
+    assert_eq!(
+        encoder.restore_vectors(&before.residual, None),
+        Err(VectorsError::Open)
+    );
+    let past = EncodeError::Visit {
+        expected: 1,
+        found: 1,
+    };
+    assert_eq!(encoder.encode(1, &update), Err(past));
+    encoder.encode(0, &update).unwrap();
+    let twice = EncodeError::Turn {
+        expected: 1,
+        found: 0,
+    };
+    assert_eq!(encoder.encode(0, &update), Err(twice));
+    encoder.end().unwrap();
+    assert_eq!(encoder.encode(0, &update), Err(EncodeError::NotBegun));
+    assert_eq!(encoder.end(), Err(EncodeError::NotBegun));
+}
+
+#[test]
+fn updates_that_do_not_fit_are_refused_and_change_nothing() {
+    let Some(builder) = builder(100) else { return };
+    let context = context().unwrap();
+    let mut encoder = builder.build().unwrap();
+    said(&mut encoder, 0, &[0.3f32; 100]).unwrap();
+    let seen = |encoder: &Encoder| {
+        let residual = bits(&encoder.download_residual().unwrap());
+        let states = encoder.scope_states();
+        (residual, states, encoder.stats().clone())
+    };
+    let before = seen(&encoder);
+    let lengths = |found| {
+        let expected = 100;
+        Err(EncodeError::Lengths { expected, found })
+    };
+    assert_eq!(encoder.begin(1, &[0.5f32; 99]), lengths(99));
+    let buffer = buffer_of(context, 0, &[1.0; 101]);
+    assert_eq!(encoder.begin(1, &GradRef::device(&buffer)), lengths(101));
+    let part = |offset, len| GradRef::Device {
+        buffer: &buffer,
+        offset,
+        len,
+    };
+    assert_eq!(encoder.begin(1, &part(0, u64::MAX)), lengths(usize::MAX));
+    let uniform = context.device().create_buffer(&BufferDescriptor {
+        label: None,
+        size: 400,
+        usage: BufferUsages::UNIFORM,
+        mapped_at_creation: false,
+    });
+    for wrong in [
+        part(2, 100),
+        part(8, 100),
+        part(u64::MAX - 3, 100),
+        GradRef::device(&uniform),
+    ] {
+        let refused = encoder.begin(1, &wrong);
+        assert!(
+            matches!(refused, Err(EncodeError::Gpu(GpuError::Buffer { .. }))),
+            "{refused:?}"
+        );
+        assert_eq!(seen(&encoder), before);
+    }
+    // Of an encoder on the processor nothing on a device is an update.
+    let mut here = Encoder::builder(100).build().unwrap();
+    assert_eq!(here.begin(0, &part(0, 100)), Err(EncodeError::OnDevice));
+    assert_eq!(here.begin(0, &part(0, 99)), lengths(99));
+    let commands = context.device().create_command_encoder(&Default::default());
+    let refused = here.record_after(commands);
+    assert!(matches!(refused, Err(EncodeError::OnProcessor { .. })));
+    // It still makes steps.
+    said(&mut encoder, 1, &part(4, 100)).unwrap();
+}
+
+#[test]
+fn vectors_that_no_encoder_leaves_are_not_restored() {
+    let Some(builder) = builder(100) else { return };
+    let mut encoder = builder.build().unwrap();
+    let before = said(&mut encoder, 0, &[0.1f32; 100]).unwrap().residual;
+    let mut wrong = before.clone();
+    for number in [f32::NAN, f32::INFINITY, -0.0, 1e-45] {
+        wrong[7] = number;
+        let refused = encoder.restore_vectors(&wrong, None);
+        assert!(matches!(
+            refused,
+            Err(VectorsError::Value { element: 7, .. })
+        ));
+    }
+    let refused = encoder.restore_vectors(&before[1..], None);
+    assert!(matches!(
+        refused,
+        Err(VectorsError::Length { found: 99, .. })
+    ));
+    let refused = encoder.restore_vectors(&before, Some(&before));
+    assert_eq!(refused, Err(VectorsError::Velocity { expected: false }));
+    assert_eq!(bits(&encoder.download_residual().unwrap()), bits(&before));
+}

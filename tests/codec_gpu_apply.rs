@@ -1,0 +1,12 @@
+//! What holds of records that are applied in the memory of a device: the bits are those of the processor.
+#![cfg(feature = "gpu")]
+
+#[path = "codec_gpu_apply/device.rs"]
+mod device;
+#[path = "codec_gpu_apply/misuse.rs"]
+mod misuse;
+mod plain;
+#[path = "codec_gpu_apply/records.rs"]
+mod records;
+#[path = "codec_gpu_apply/sizes.rs"]
+mod sizes;
