@@ -16,7 +16,7 @@ pub use applier::{GpuApplier, GpuApplyError};
 pub use context::{GpuContext, Selection, adapters};
 pub use error::GpuError;
 pub use slices::GradRef;
-pub(crate) use vector::{GpuChunk, GpuStep, GpuVector};
+pub(crate) use vector::{GpuStep, GpuVector};
 // For this package's own benchmark.
 #[doc(hidden)]
 pub use vector::{StageTimes, TimedVector};
