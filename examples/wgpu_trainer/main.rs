@@ -7,6 +7,9 @@
 //! gradring run -n 2 --checkpoint-dir checkpoints -- target/release/examples/wgpu_trainer
 //! ```
 //!
+//! Without a GPU, Mesa's software for Vulkan (lavapipe) stands in for one: on two cores the first of these lines then takes
+//! some ten seconds.
+//!
 //! What is this program's own: its device, its buffers (`gpu.rs`), its kernels (`*.wgsl`) and the order in which they run
 //! (`model.rs`). This file is about replicas.
 
