@@ -4,7 +4,7 @@ use super::error::GpuError;
 use super::kernels::Kernels;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use wgpu::{
     AdapterInfo, Backends, Buffer, BufferDescriptor, BufferUsages, CommandBuffer, Device,
@@ -77,11 +77,16 @@ pub fn adapters() -> Vec<AdapterInfo> {
 }
 
 fn enumerated() -> Vec<wgpu::Adapter> {
-    let instance = Instance::new(InstanceDescriptor {
-        backends: Backends::PRIMARY,
-        // Neither validation layers nor debugging marks, in debug builds either.
-        flags: InstanceFlags::empty(),
-        ..InstanceDescriptor::new_without_display_handle()
+    // One for all contexts of this process: what belongs to different instances has the same identifiers, and wgpu takes
+    // one for the other. Of one instance a buffer of another device is refused.
+    static INSTANCE: OnceLock<Instance> = OnceLock::new();
+    let instance = INSTANCE.get_or_init(|| {
+        Instance::new(InstanceDescriptor {
+            backends: Backends::PRIMARY,
+            // Neither validation layers nor debugging marks, in debug builds either.
+            flags: InstanceFlags::empty(),
+            ..InstanceDescriptor::new_without_display_handle()
+        })
     });
     let mut adapters = pollster::block_on(instance.enumerate_adapters(Backends::PRIMARY));
     adapters.sort_by_key(|adapter| rank_of(adapter.get_info().device_type));
@@ -408,7 +413,7 @@ fn note_loss(device: &Device, lost: &Arc<Mutex<Option<String>>>) {
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("the driver's wait failed").to_owned()
+    text.unwrap_or("wgpu panicked").to_owned()
 }
 
 /// Calls wgpu with scopes for all kinds of errors around it: the innermost one of a kind hears of it, and no handler does.
@@ -424,7 +429,8 @@ fn scoped<T>(
         ErrorFilter::Validation,
     ];
     let scopes = filters.map(|filter| device.push_error_scope(filter));
-    let made = call(device);
+    // wgpu panics where an identifier is of nothing that it knows: of another instance.
+    let made = catch_unwind(AssertUnwindSafe(|| call(device)));
     let errors = scopes
         .into_iter()
         .rev()
@@ -432,6 +438,11 @@ fn scoped<T>(
     // All of them are popped, whatever the first one says.
     let errors: Vec<wgpu::Error> = errors.flatten().collect();
     let adapter = || named(info);
+    let made = made.map_err(|panic| GpuError::Refused {
+        adapter: adapter(),
+        what,
+        why: panic_text(&*panic),
+    })?;
     match errors.into_iter().next() {
         None => Ok(made),
         Some(wgpu::Error::OutOfMemory { .. }) => Err(GpuError::OutOfMemory {

@@ -28,30 +28,7 @@ pub(super) fn hash_kernel(device: &Device) -> Kernel {
     Kernel::new(device, source!("hash", "arithmetic"), &bindings, &[])
 }
 
-/// Copies all elements to this process's memory, which has as many. Waits.
-pub(crate) fn download(
-    context: &GpuContext,
-    parts: &[GradRef<'_>],
-    to: &mut [f32],
-) -> Result<(), GpuError> {
-    Whole::new(context).download(parts, to)
-}
-
-/// Copies all elements from this process's memory. Parts in this process's memory cannot be written and are an error.
-pub(crate) fn upload(
-    context: &GpuContext,
-    from: &[f32],
-    parts: &[GradRef<'_>],
-) -> Result<(), GpuError> {
-    Whole::new(context).upload(from, parts)
-}
-
-/// The two sums of [`parameter_hash`](crate::parameter_hash). Waits.
-pub(crate) fn hash_sums(context: &GpuContext, parts: &[GradRef<'_>]) -> Result<[u32; 2], GpuError> {
-    Whole::new(context).hash_sums(parts)
-}
-
-/// Does the same, and keeps what it needs for it: for whoever does so in every step.
+/// Copies whole vectors, and hashes them. Keeps what it needs for it: for whoever does so in every step.
 pub(crate) struct Whole {
     context: GpuContext,
     uploads: Option<Uploads>,
