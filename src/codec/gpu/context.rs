@@ -284,7 +284,19 @@ impl GpuContext {
         call: impl FnOnce(&Device) -> T,
     ) -> Result<T, GpuError> {
         self.check(what)?;
-        scoped(&self.0.device, &self.0.info, what, call)
+        match scoped(&self.0.device, &self.0.info, what, call) {
+            // What is refused of a device that is lost is only a consequence of that.
+            Err(GpuError::Refused { why, .. }) if !self.works() => Err(self.lose(what, why)),
+            made => made,
+        }
+    }
+
+    /// Whether the device still takes commands, as a lost one does not.
+    fn works(&self) -> bool {
+        let submitted = scoped(&self.0.device, &self.0.info, "nothing", |_| {
+            self.0.queue.submit([])
+        });
+        submitted.is_ok_and(|index| self.wait("nothing", index).is_ok())
     }
 
     /// A buffer.
@@ -397,7 +409,7 @@ fn note_loss(device: &Device, lost: &Arc<Mutex<Option<String>>>) {
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("the driver's wait failed").to_owned()
+    text.unwrap_or("wgpu panicked").to_owned()
 }
 
 /// Calls wgpu with scopes for all kinds of errors around it: the innermost one of a kind hears of it, and no handler does.
@@ -413,7 +425,8 @@ fn scoped<T>(
         ErrorFilter::Validation,
     ];
     let scopes = filters.map(|filter| device.push_error_scope(filter));
-    let made = call(device);
+    // A buffer of another instance has a number here that may be anything's.
+    let made = catch_unwind(AssertUnwindSafe(|| call(device)));
     let errors = scopes
         .into_iter()
         .rev()
@@ -421,6 +434,11 @@ fn scoped<T>(
     // All of them are popped, whatever the first one says.
     let errors: Vec<wgpu::Error> = errors.flatten().collect();
     let adapter = || named(info);
+    let made = made.map_err(|panic| GpuError::Refused {
+        adapter: adapter(),
+        what,
+        why: panic_text(&*panic),
+    })?;
     match errors.into_iter().next() {
         None => Ok(made),
         Some(wgpu::Error::OutOfMemory { .. }) => Err(GpuError::OutOfMemory {
