@@ -45,26 +45,6 @@ fn new_context(whose: Whose) -> Option<GpuContext> {
     }
 }
 
-/// Two devices of one adapter of one instance.
-fn two_contexts() -> Option<[GpuContext; 2]> {
-    let wanted = context()?.adapter();
-    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
-        backends: wgpu::Backends::PRIMARY,
-        ..wgpu::InstanceDescriptor::new_without_display_handle()
-    });
-    let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
-    let adapter = adapters
-        .into_iter()
-        .find(|adapter| adapter.get_info().name == wanted.name)
-        .expect("the adapter is still there");
-    let one = || {
-        let made = adapter.request_device(&wgpu::DeviceDescriptor::default());
-        let (device, queue) = pollster::block_on(made).expect("a device");
-        GpuContext::from_wgpu(device, queue).expect("the kernels run on it")
-    };
-    Some([one(), one()])
-}
-
 /// A buffer with these numbers from byte `4 * before` on.
 fn buffer_of(context: &GpuContext, before: usize, numbers: &[f32]) -> Buffer {
     let buffer = context.device().create_buffer(&BufferDescriptor {

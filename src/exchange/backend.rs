@@ -45,7 +45,6 @@ pub enum BackendKind {
 impl BackendKind {
     pub(super) fn of(encoder: &Encoder) -> Self {
         match encoder.backend() {
-            #[cfg(feature = "gpu")]
             Backend::Gpu { .. } => Self::Gpu,
             _ => Self::Processor,
         }

@@ -217,18 +217,13 @@ impl Exchange {
         update: Option<Given<'_>>,
         with: impl FnOnce(&mut Self, Option<Given<'_>>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        match update.and_then(|_| self.device.take_before()) {
-            Some(commands) if self.encodes_on_device() => {
-                self.encoder.record_after(commands).map_err(codec_error)?;
+        if update.is_some() && self.encodes_on_device() {
+            if let Some(commands) = self.device.take_before() {
+                let recorded = self.encoder.record_after(commands);
+                recorded.map_err(codec_error)?;
             }
-            before => {
-                *self
-                    .device
-                    .before
-                    .get_mut()
-                    .unwrap_or_else(PoisonError::into_inner) = before;
-                self.submit_before()?;
-            }
+        } else {
+            self.submit_before()?;
         }
         let parts = match update {
             Some(Given::Device(parts)) if !self.encodes_in_place() => parts,

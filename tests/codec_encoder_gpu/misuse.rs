@@ -2,7 +2,7 @@
 
 use super::config::{Halving, Policy};
 use super::plain::{Random, bits};
-use super::{buffer_of, compare, context, said, two_contexts};
+use super::{Whose, buffer_of, compare, context, new_context, said};
 use gradring::codec::gpu::wgpu::{BufferDescriptor, BufferUsages};
 use gradring::codec::gpu::{GpuError, GradRef};
 use gradring::codec::policy::{Fixed, Magnitude};
@@ -175,10 +175,10 @@ fn what_the_device_refuses_is_an_error_and_the_next_step_is_as_any_other() {
         Policy::Quantile(0.05, Magnitude::Mean),
     ];
     for policy in policies {
-        let Some([context, other]) = two_contexts() else {
+        let devices = [0, 1].map(|_| new_context(Whose::Own));
+        let [Some(context), Some(other)] = &devices else {
             return;
         };
-        let context = &context;
         let make = || Encoder::builder(3000).policy(policy.make());
         let mut encoder = make().gpu(context.clone()).build().unwrap();
         let mut expected = make().build().unwrap();

@@ -3,7 +3,8 @@
 use super::error::GpuError;
 use super::kernels::Kernels;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use wgpu::{
     AdapterInfo, Backends, Buffer, BufferDescriptor, BufferUsages, CommandBuffer, Device,
@@ -76,11 +77,16 @@ pub fn adapters() -> Vec<AdapterInfo> {
 }
 
 fn enumerated() -> Vec<wgpu::Adapter> {
-    let instance = Instance::new(InstanceDescriptor {
-        backends: Backends::PRIMARY,
-        // Neither validation layers nor debugging marks, in debug builds either.
-        flags: InstanceFlags::empty(),
-        ..InstanceDescriptor::new_without_display_handle()
+    // One for all contexts of this process: what belongs to different instances has the same identifiers, and wgpu takes
+    // one for the other. Of one instance a buffer of another device is refused.
+    static INSTANCE: OnceLock<Instance> = OnceLock::new();
+    let instance = INSTANCE.get_or_init(|| {
+        Instance::new(InstanceDescriptor {
+            backends: Backends::PRIMARY,
+            // Neither validation layers nor debugging marks, in debug builds either.
+            flags: InstanceFlags::empty(),
+            ..InstanceDescriptor::new_without_display_handle()
+        })
     });
     let mut adapters = pollster::block_on(instance.enumerate_adapters(Backends::PRIMARY));
     adapters.sort_by_key(|adapter| rank_of(adapter.get_info().device_type));
@@ -111,6 +117,8 @@ struct Inner {
     /// Why the device is lost, once it is.
     lost: Arc<Mutex<Option<String>>>,
     timeout: Mutex<Duration>,
+    /// How often this process has waited for the device.
+    waits: AtomicU64,
     kernels: Kernels,
 }
 
@@ -180,6 +188,7 @@ impl GpuContext {
             info,
             lost,
             timeout: Mutex::new(TIMEOUT),
+            waits: AtomicU64::new(0),
             kernels,
         }));
         // A pipeline that a driver refuses can lose the device without an error: nothing works from then on.
@@ -227,6 +236,12 @@ impl GpuContext {
     #[must_use]
     pub fn name(&self) -> String {
         named(&self.0.info)
+    }
+
+    /// How many times the codec has waited for the device: each costs a round trip.
+    #[must_use]
+    pub fn waits(&self) -> u64 {
+        self.0.waits.load(Ordering::Relaxed)
     }
 
     pub(super) fn kernels(&self) -> &Kernels {
@@ -356,6 +371,7 @@ impl GpuContext {
             submission_index: Some(index),
             timeout: Some(timeout),
         };
+        self.0.waits.fetch_add(1, Ordering::Relaxed);
         match self.poll(during, wait)? {
             Ok(_) => self.check(during),
             Err(wgpu::PollError::Timeout) => {
@@ -425,7 +441,7 @@ fn scoped<T>(
         ErrorFilter::Validation,
     ];
     let scopes = filters.map(|filter| device.push_error_scope(filter));
-    // A buffer of another instance has a number here that may be anything's.
+    // wgpu panics where an identifier is of nothing that it knows: of another instance.
     let made = catch_unwind(AssertUnwindSafe(|| call(device)));
     let errors = scopes
         .into_iter()

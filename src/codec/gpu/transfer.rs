@@ -9,8 +9,10 @@ use wgpu::{Buffer, BufferUsages, CommandEncoder, MapMode, SubmissionIndex};
 
 /// How far a buffer's mapping is.
 const UNMAPPED: u8 = 0;
-const MAPPED: u8 = 1;
-const FAILED: u8 = 2;
+/// It is asked for.
+const COMING: u8 = 1;
+const MAPPED: u8 = 2;
+const FAILED: u8 = 3;
 
 /// How long the callback of a mapping that is done may take, if another thread is to call it.
 const CALLBACK: Duration = Duration::from_secs(30);
@@ -26,6 +28,7 @@ struct Staging {
 impl Staging {
     fn map(&self, mode: MapMode, bytes: u64) {
         let state = Arc::clone(&self.state);
+        state.store(COMING, Ordering::Release);
         self.buffer.slice(..bytes).map_async(mode, move |mapped| {
             let now = if mapped.is_ok() { MAPPED } else { FAILED };
             state.store(now, Ordering::Release);
@@ -34,7 +37,7 @@ impl Staging {
 
     /// Waits until this process may use it.
     fn ready(&self, context: &GpuContext, during: &'static str) -> Result<(), GpuError> {
-        if self.state.load(Ordering::Acquire) == UNMAPPED {
+        if self.state.load(Ordering::Acquire) == COMING {
             match &self.used_by {
                 Some(index) => context.wait(during, index.clone())?,
                 None => context.look(during)?,
@@ -45,7 +48,7 @@ impl Staging {
         loop {
             match self.state.load(Ordering::Acquire) {
                 MAPPED => return Ok(()),
-                UNMAPPED if began.elapsed() < CALLBACK => {
+                COMING if began.elapsed() < CALLBACK => {
                     std::thread::yield_now();
                     context.look(during)?;
                 }
@@ -179,6 +182,16 @@ impl Uploads {
         self.context.scoped("an upload", |_| {
             staging.map(MapMode::Write, self.bytes as u64)
         })
+    }
+
+    /// What was written, and perhaps recorded, will not be submitted: the buffer is free for other bytes.
+    pub(super) fn abandoned(&mut self) -> Result<(), GpuError> {
+        self.copies.clear();
+        self.filled = 0;
+        if self.is_recorded {
+            self.map()?;
+        }
+        Ok(())
     }
 }
 
