@@ -2,7 +2,7 @@
 //!
 //! `cargo test` builds the example; for `cargo test --test wgpu_trainer` it must have been built before. Without any adapter,
 //! not even a software one, what needs one says NOT RUN, and fails if `GRADRING_REQUIRE_GPU` is 1.
-#![cfg(feature = "gpu")]
+#![cfg(all(feature = "gpu", feature = "cli"))]
 
 #[path = "../examples/wgpu_trainer/common.rs"]
 mod common;

@@ -72,6 +72,15 @@ impl Bench {
         if self.quick { quick } else { full }
     }
 
+    /// Says what the figures are of.
+    pub fn about(&self, what: &str, is: &str) {
+        if self.json {
+            println!("{{\"{what}\":{is:?}}}");
+        } else {
+            println!("{what}: {is}");
+        }
+    }
+
     /// Whether a figure of this name was asked for.
     pub fn wants(&self, name: &str) -> bool {
         self.filters.is_empty()

@@ -15,8 +15,12 @@ use wgpu::{
 /// What the device does not do.
 #[derive(Debug, Error)]
 pub(crate) enum DeviceError {
-    #[error("no GPU adapter {wanted}; there is {found}")]
-    NoAdapter { wanted: String, found: String },
+    #[error(
+        "there is no GPU here, nor software that stands in for one (such as Mesa's lavapipe for Vulkan)"
+    )]
+    NoAdapter,
+    #[error("no GPU is named {name:?}; there is {found}")]
+    NoneNamed { name: String, found: String },
     #[error("{adapter} gives no device: {why}")]
     NoDevice { adapter: String, why: String },
     #[error("{what} could not be read back: {why}")]
@@ -67,21 +71,19 @@ pub(crate) fn adapter(name: Option<&str>, rank: usize) -> Result<Adapter, Device
         ..InstanceDescriptor::new_without_display_handle()
     });
     let all = pollster::block_on(instance.enumerate_adapters(Backends::PRIMARY));
-    let found = all.iter().map(|adapter| adapter.get_info().name);
-    let found = found.reduce(|list, name| format!("{list}, {name}"));
-    let is_named = |info: &AdapterInfo| {
-        name.is_none_or(|name| info.name.to_lowercase().contains(&name.to_lowercase()))
+    let names = all.iter().map(|adapter| adapter.get_info().name);
+    let Some(found) = names.reduce(|list, name| format!("{list}, {name}")) else {
+        return Err(DeviceError::NoAdapter);
     };
+    let wanted = name.unwrap_or_default().to_lowercase();
     let (software, real): (Vec<Adapter>, Vec<Adapter>) = all
         .into_iter()
-        .filter(|adapter| is_named(&adapter.get_info()))
+        .filter(|adapter| adapter.get_info().name.to_lowercase().contains(&wanted))
         .partition(|adapter| adapter.get_info().device_type == DeviceType::Cpu);
     let mut adapters = if real.is_empty() { software } else { real };
     if adapters.is_empty() {
-        return Err(DeviceError::NoAdapter {
-            wanted: name.map_or("was found".to_owned(), |name| format!("is named {name:?}")),
-            found: found.unwrap_or("none".to_owned()),
-        });
+        let name = name.unwrap_or_default().to_owned();
+        return Err(DeviceError::NoneNamed { name, found });
     }
     let chosen = rank % adapters.len();
     Ok(adapters.swap_remove(chosen))

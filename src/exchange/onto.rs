@@ -84,8 +84,8 @@ impl<'a> Onto<'a> {
         match &mut self.place {
             Place::Host(_) => Ok(0),
             #[cfg(feature = "gpu")]
-            Place::Device(applier, parts) => {
-                applier.finish(parts)?;
+            Place::Device(applier, _) => {
+                applier.finish()?;
                 Ok(applier.take_not_finite())
             }
         }

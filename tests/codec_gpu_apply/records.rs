@@ -95,7 +95,7 @@ pub fn not_finite(context: &GpuContext, applier: &mut GpuApplier, target: &Vecto
     let mut sum = 0;
     // Nothing is waited for inside: what is not there yet is so after the device has been.
     for _ in 0..2 {
-        applier.finish(&target.parts()).expect("the device works");
+        applier.finish().expect("the device works");
         context
             .device()
             .poll(gradring::codec::gpu::wgpu::PollType::wait_indefinitely())
@@ -151,7 +151,7 @@ fn any_records_give_the_bits_of_the_processor_on_any_parts() {
             count += sent.expected(&mut expected);
             sent.apply(&mut applier, &target);
             if random.below(10) == 0 {
-                applier.finish(&target.parts()).expect("the device works");
+                applier.finish().expect("the device works");
             }
         }
         let found = not_finite(&context, &mut applier, &target);
@@ -208,7 +208,7 @@ fn records_on_the_same_elements_are_applied_in_the_order_in_which_they_come() {
                 .expect("a good record");
         }
     }
-    applier.finish(&target.parts()).expect("the device works");
+    applier.finish().expect("the device works");
     assert_eq!(bits(&target.read()), bits(&expected));
     assert!(expected.contains(&1.0), "some of the order is to be seen");
 }

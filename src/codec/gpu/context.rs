@@ -3,6 +3,7 @@
 use super::error::GpuError;
 use super::kernels::Kernels;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use wgpu::{
@@ -116,6 +117,8 @@ struct Inner {
     /// Why the device is lost, once it is.
     lost: Arc<Mutex<Option<String>>>,
     timeout: Mutex<Duration>,
+    /// How often this process has waited for the device.
+    waits: AtomicU64,
     kernels: Kernels,
 }
 
@@ -185,6 +188,7 @@ impl GpuContext {
             info,
             lost,
             timeout: Mutex::new(TIMEOUT),
+            waits: AtomicU64::new(0),
             kernels,
         }));
         // A pipeline that a driver refuses can lose the device without an error: nothing works from then on.
@@ -232,6 +236,12 @@ impl GpuContext {
     #[must_use]
     pub fn name(&self) -> String {
         named(&self.0.info)
+    }
+
+    /// How many times the codec has waited for the device: each costs a round trip.
+    #[must_use]
+    pub fn waits(&self) -> u64 {
+        self.0.waits.load(Ordering::Relaxed)
     }
 
     pub(super) fn kernels(&self) -> &Kernels {
@@ -349,6 +359,7 @@ impl GpuContext {
             submission_index: Some(index),
             timeout: Some(timeout),
         };
+        self.0.waits.fetch_add(1, Ordering::Relaxed);
         match self.poll(during, wait)? {
             Ok(_) => self.check(during),
             Err(wgpu::PollError::Timeout) => {

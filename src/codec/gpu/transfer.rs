@@ -8,8 +8,10 @@ use wgpu::{Buffer, BufferUsages, CommandEncoder, MapMode, SubmissionIndex};
 
 /// How far a buffer's mapping is.
 const UNMAPPED: u8 = 0;
-const MAPPED: u8 = 1;
-const FAILED: u8 = 2;
+/// It is asked for.
+const COMING: u8 = 1;
+const MAPPED: u8 = 2;
+const FAILED: u8 = 3;
 
 /// A staging buffer, and whether this process may use it.
 struct Staging {
@@ -22,6 +24,7 @@ struct Staging {
 impl Staging {
     fn map(&self, mode: MapMode, bytes: u64) {
         let state = Arc::clone(&self.state);
+        state.store(COMING, Ordering::Release);
         self.buffer.slice(..bytes).map_async(mode, move |mapped| {
             let now = if mapped.is_ok() { MAPPED } else { FAILED };
             state.store(now, Ordering::Release);
@@ -30,7 +33,7 @@ impl Staging {
 
     /// Waits until this process may use it.
     fn ready(&self, context: &GpuContext, during: &'static str) -> Result<(), GpuError> {
-        if self.state.load(Ordering::Acquire) == UNMAPPED {
+        if self.state.load(Ordering::Acquire) == COMING {
             match &self.used_by {
                 Some(index) => context.wait(during, index.clone())?,
                 None => context.look(during)?,
@@ -147,6 +150,19 @@ impl Uploads {
         })?;
         self.current = (self.current + 1) % self.ring.len();
         self.filled = 0;
+        Ok(())
+    }
+
+    /// What was written, and perhaps recorded, will not be submitted: the buffer is free for other bytes.
+    pub(super) fn abandoned(&mut self) -> Result<(), GpuError> {
+        self.copies.clear();
+        self.filled = 0;
+        let staging = &self.ring[self.current];
+        if staging.state.load(Ordering::Acquire) == UNMAPPED {
+            self.context.scoped("an upload", |_| {
+                staging.map(MapMode::Write, self.bytes as u64)
+            })?;
+        }
         Ok(())
     }
 }

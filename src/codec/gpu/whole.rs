@@ -139,7 +139,7 @@ impl Whole {
                 let values = &from[copy.first..copy.first + copy.length];
                 uploads.write(bytemuck::cast_slice(values), copy.buffer, copy.offset)?;
             }
-            submit(&self.context, "an upload", uploads, |_, _| {})?;
+            submit(&self.context, "an upload", uploads, |_| {})?;
         }
         Ok(())
     }
@@ -172,17 +172,25 @@ fn submit(
     context: &GpuContext,
     during: &'static str,
     uploads: &mut Uploads,
-    record: impl FnOnce(&GpuContext, &mut CommandEncoder),
+    record: impl FnOnce(&mut CommandEncoder),
 ) -> Result<SubmissionIndex, GpuError> {
     let commands = context.scoped(during, |device| {
         let mut commands = device.create_command_encoder(&Default::default());
         uploads.record(&mut commands);
-        record(context, &mut commands);
+        record(&mut commands);
         commands.finish()
-    })?;
-    let index = context.submit(during, [commands])?;
-    uploads.submitted(&index)?;
-    Ok(index)
+    });
+    match commands.and_then(|commands| context.submit(during, [commands])) {
+        Ok(index) => {
+            uploads.submitted(&index)?;
+            Ok(index)
+        }
+        Err(error) => {
+            context.check(during)?;
+            uploads.abandoned()?;
+            Err(error)
+        }
+    }
 }
 
 /// Elements that go at once.
@@ -294,7 +302,7 @@ impl Hashing {
                 context,
                 "hashing parameters",
                 &mut self.uploads,
-                |_, commands| {
+                |commands| {
                     if number == 0 {
                         commands.clear_buffer(totals, 0, None);
                     }
@@ -333,5 +341,109 @@ impl Hashing {
             bytes.extend_from_slice(bytemuck::cast_slice(&numbers));
         }
         bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::gpu::Selection;
+    use crate::codec::hash_sums_from;
+
+    /// None, and says so, where there is no adapter; that is an error if `GRADRING_REQUIRE_GPU` is 1.
+    fn context() -> Option<GpuContext> {
+        match GpuContext::new(&Selection::Best) {
+            Ok(context) => Some(context),
+            Err(error @ GpuError::NoAdapter { .. }) => {
+                let required =
+                    std::env::var("GRADRING_REQUIRE_GPU").is_ok_and(|value| value == "1");
+                assert!(!required, "GRADRING_REQUIRE_GPU is 1, and {error}");
+                println!("NOT RUN: {error}");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn vector(length: usize) -> Vec<f32> {
+        let bits = |i: usize| (i as u32).wrapping_mul(0x9E37_79B1) ^ 0x1234;
+        (0..length).map(|i| f32::from_bits(bits(i))).collect()
+    }
+
+    fn bits(values: &[f32]) -> Vec<u32> {
+        values.iter().map(|x| x.to_bits()).collect()
+    }
+
+    /// Parts of these lengths, all in one buffer, with an element between them.
+    fn parts<'a>(buffer: &'a Buffer, lengths: &[usize]) -> Vec<GradRef<'a>> {
+        let mut first = 0;
+        let part = |&length: &usize| {
+            let offset = 4 * first;
+            first += length as u64 + 1;
+            GradRef::Device {
+                buffer,
+                offset,
+                len: length as u64,
+            }
+        };
+        lengths.iter().map(part).collect()
+    }
+
+    #[test]
+    fn vectors_come_back_as_they_went_and_have_the_hash_that_they_have_here() {
+        let Some(context) = context() else {
+            return;
+        };
+        let mut whole = Whole::new(&context);
+        let all = PIECE / 4;
+        for lengths in [
+            vec![],
+            vec![0],
+            vec![1],
+            vec![0, 3, 0, 1, TILE as usize, 0],
+            vec![TILE as usize + 1, 255],
+            vec![1; 2 * Copies::MOST + 3],
+            vec![7; DISPATCHES + 1],
+            vec![all - 1, 2, all, 2 * all + 5],
+        ] {
+            let length: usize = lengths.iter().sum();
+            let bytes = 4 * (length + lengths.len()) as u64;
+            let made = context.buffer("a test", bytes, USAGES, false);
+            let buffer = made.expect("memory");
+            let parts = parts(&buffer, &lengths);
+            let values = vector(length);
+            whole.upload(&values, &parts).expect("the device works");
+            let mut back = vec![0.0; length];
+            whole.download(&parts, &mut back).expect("the device works");
+            assert!(bits(&back) == bits(&values), "{lengths:?}");
+            let sums = whole.hash_sums(&parts).expect("the device works");
+            assert_eq!(sums, hash_sums_from(0, &values), "{lengths:?}");
+            assert_eq!(hash_sums(&context, &parts), Ok(sums));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_copied_is_refused() {
+        let Some(context) = context() else {
+            return;
+        };
+        let usage = BufferUsages::STORAGE | BufferUsages::COPY_DST;
+        let made = context.buffer("a test", 32, usage, false);
+        let buffer = made.expect("memory");
+        let mut values = [0.0; 8];
+        assert!(matches!(
+            download(&context, &[GradRef::device(&buffer)], &mut values),
+            Err(GpuError::Buffer { expected, .. }) if expected.contains("COPY_SRC")
+        ));
+        let mut here = [1.0; 8];
+        let parts = [GradRef::Host(&mut here)];
+        let refused = GpuError::InHostMemory {
+            what: "parameters",
+            part: 0,
+        };
+        assert_eq!(upload(&context, &values, &parts), Err(refused.clone()));
+        assert_eq!(hash_sums(&context, &parts), Err(refused));
+        assert_eq!(download(&context, &parts, &mut values), Ok(()));
+        assert_eq!(values, [1.0; 8]);
     }
 }

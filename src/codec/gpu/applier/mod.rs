@@ -196,12 +196,12 @@ impl GpuApplier {
         Ok(())
     }
 
-    /// Submits what has not been submitted yet: the target is complete for whatever is submitted after it.
+    /// Submits what has not been submitted yet: the target is complete for whatever is submitted after it. Buffers that
+    /// nothing has been applied to since the last time are let go.
     ///
     /// # Errors
     /// [`GpuError`].
-    pub fn finish(&mut self, target: &[GradRef<'_>]) -> Result<(), GpuError> {
-        let _ = target;
+    pub fn finish(&mut self) -> Result<(), GpuError> {
         if !self.batch.is_empty() || self.not_finite.wants_copy() {
             self.submit(true)?;
         }
@@ -303,6 +303,9 @@ impl GpuApplier {
         let done = self.submit_batch(ends);
         // After an error what was to be applied is gone with it, and the next batch begins anew.
         self.batch.clear();
+        if done.is_err() && self.context.check("applying records").is_ok() {
+            self.uploads.abandoned()?;
+        }
         let told = self.not_finite.submitted(&self.context, done.is_ok());
         done.and(told)
     }
