@@ -137,7 +137,7 @@ fn sums(replica: &Replica, _: &str, mode: &Mode) {
     let mut hashes = Vec::new();
     for number in 0..8 {
         // Nobody in step 2: the sum stays as it is.
-        let gives = number != 2 && (number + rank) % 3 != 0;
+        let gives = number != 2 && !(number + rank).is_multiple_of(3);
         given.set(&update(rank, number, LONG));
         all_reduce(&mut exchange, gives.then_some(&given), &mut sum).expect("reduces");
         hashes.push(hash(&sum.get()));
@@ -227,7 +227,7 @@ fn staged(replica: &Replica, what: &str, mode: &Mode) {
             values[CHUNK] = f32::NAN;
         }
         given.set(&values);
-        let gives = (rank + number) % 3 != 0;
+        let gives = !(rank + number).is_multiple_of(3);
         match step(&mut exchange, gives.then_some(&given), &mut parameters) {
             Ok(report) => assert_eq!(report.backend, BackendKind::Processor),
             Err(Error::NonFinite { first, total }) => {
