@@ -34,8 +34,8 @@ pub use codec::{
 };
 #[cfg(not(loom))]
 pub use exchange::{
-    Asynchronous, Bypass, EpochEnd, Exchange, OpenStep, Reduction, Report, SettleReport,
-    parameter_hash,
+    Asynchronous, BackendChoice, BackendKind, Bypass, EpochEnd, Exchange, OpenStep, Reduction,
+    Report, SettleReport, parameter_hash,
 };
 #[cfg(not(loom))]
 pub use launch::Launch;
