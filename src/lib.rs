@@ -25,6 +25,8 @@ pub mod replica {
     pub mod progress;
 }
 
+#[cfg(all(feature = "gpu", not(loom)))]
+pub use codec::gpu::{GpuContext, GpuError, GradRef, Selection, wgpu};
 #[cfg(not(loom))]
 pub use codec::policy::{Adaptive, Fixed, Quantile, TargetDensity, ThresholdPolicy};
 #[cfg(not(loom))]
