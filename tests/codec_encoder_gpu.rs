@@ -4,6 +4,8 @@
 #[path = "codec_encoder/config.rs"]
 #[allow(dead_code, reason = "another test uses the rest")]
 mod config;
+#[path = "codec_gpu/device.rs"]
+mod device;
 #[path = "codec_encoder_gpu/loss.rs"]
 mod loss;
 #[path = "codec_encoder_gpu/misuse.rs"]
@@ -12,41 +14,35 @@ mod plain;
 #[path = "codec_encoder_gpu/twins.rs"]
 mod twins;
 
-use gradring::codec::gpu::wgpu::{Buffer, BufferDescriptor, BufferUsages};
-use gradring::codec::gpu::{GpuContext, GradRef, Selection};
+use gradring::codec::gpu::{GpuContext, GradRef, Selection, wgpu};
 use gradring::codec::{
     EncodeError, Encoder, Given, Message, ResidualPercentiles, ScopeState, ScopeStats, StepStats,
 };
-use std::sync::OnceLock;
+use wgpu::{Buffer, BufferDescriptor, BufferUsages};
 
-/// A device of its own; `None` where there is no adapter, which is an error where one has to be.
-fn new_context() -> Option<GpuContext> {
-    let made = Selection::from_env().and_then(|selection| GpuContext::new(&selection));
-    match made {
-        Ok(context) => Some(context),
-        Err(error) => {
-            let required = std::env::var_os("GRADRING_REQUIRE_GPU").is_some_and(|x| x == "1");
-            assert!(!required, "GRADRING_REQUIRE_GPU=1, but {error}");
-            println!("NOT RUN: {error}");
-            None
-        }
-    }
+/// The device that most tests share; `None`, which is said, where there is no adapter.
+fn context() -> Option<&'static GpuContext> {
+    device::gpu()
 }
 
-/// The device that most tests share.
-fn context() -> Option<&'static GpuContext> {
-    static SHARED: OnceLock<Option<GpuContext>> = OnceLock::new();
-    let shared = SHARED.get_or_init(|| {
-        let made = new_context();
-        if let Some(context) = &made {
-            println!("on {}", context.name());
+/// A device that nothing else uses.
+#[derive(Clone, Copy, Debug)]
+enum Whose {
+    /// Made by the context, which hears of its loss.
+    Own,
+    /// The caller's, whose loss is found out.
+    Callers,
+}
+
+fn new_context(whose: Whose) -> Option<GpuContext> {
+    context()?;
+    match whose {
+        Whose::Own => {
+            let selection = Selection::from_env().expect("a selection");
+            Some(GpuContext::new(&selection).expect("another device"))
         }
-        made
-    });
-    if shared.is_none() {
-        println!("NOT RUN: no GPU adapter");
+        Whose::Callers => device::device_with(wgpu::Features::all(), wgpu::Limits::default()),
     }
-    shared.as_ref()
 }
 
 /// A buffer with these numbers from byte `4 * before` on.

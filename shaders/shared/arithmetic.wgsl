@@ -29,15 +29,21 @@ struct Accumulated {
     dropped: bool,
 }
 
-// `s = canon(r + canon(u))`, or `left` where that is not finite. `r` is canonical and finite.
+// `r`, or +0 where a trainer that writes in place has left what is not finite.
+fn canon_finite(r: u32) -> u32 {
+    return select(0u, canon(r), is_finite(r));
+}
+
+// `s = canon(r + canon(u))`, or `left` where that is not finite. What is not finite in `r` or `left` counts as +0, and as
+// dropped.
 fn accumulate(r: u32, u: u32, left: u32) -> Accumulated {
     // No addition ever sees what is not finite.
     if !is_finite(u) {
-        return Accumulated(left, true);
+        return Accumulated(canon_finite(left), true);
     }
-    let sum = plus(r, canon(u));
+    let sum = plus(canon_finite(r), canon(u));
     let finite = is_finite(sum);
-    return Accumulated(select(left, sum, finite), !finite);
+    return Accumulated(select(canon_finite(left), sum, finite), !(finite && is_finite(r)));
 }
 
 // `s` with one unit of its sign taken away. Never subnormal nor -0 (see `scalar::spend`), but for what a device makes of

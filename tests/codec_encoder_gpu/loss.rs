@@ -2,7 +2,7 @@
 
 use super::config::Policy;
 use super::plain::{Random, bits};
-use super::{Said, buffer_of, compare, new_context, said, write_residual};
+use super::{Said, Whose, buffer_of, compare, new_context, said, write_residual};
 use gradring::codec::gpu::{GpuContext, GpuError, GradRef};
 use gradring::codec::policy::Magnitude;
 use gradring::codec::{
@@ -30,6 +30,7 @@ fn builder(policy: Policy) -> EncoderBuilder {
         .policy(policy.make())
         .post_processor(Clipping::new(4.0, 3).unwrap())
         .keep_hits(true)
+        .debug(true)
 }
 
 fn updates(seed: u64) -> impl Iterator<Item = Vec<f32>> {
@@ -56,8 +57,12 @@ fn from(policy: Policy, residual: &[f32], states: &Said) -> Encoder {
 
 #[test]
 fn a_lost_device_is_an_error_and_the_last_copy_of_the_residual_is_left() {
-    for (every, policy) in [0, 1, 3].into_iter().zip(POLICIES.iter().cycle()) {
-        let Some(context) = new_context() else { return };
+    let whose = [Whose::Own, Whose::Callers, Whose::Own, Whose::Callers];
+    let settings = whose.into_iter().zip([0, 1, 3, 0]);
+    for ((whose, every), policy) in settings.zip(POLICIES.iter().cycle()) {
+        let Some(context) = new_context(whose) else {
+            return;
+        };
         let mut encoder = builder(*policy)
             .gpu(context.clone())
             .snapshot_every(every)
@@ -93,8 +98,10 @@ fn a_lost_device_is_an_error_and_the_last_copy_of_the_residual_is_left() {
 
 #[test]
 fn a_copy_after_each_step_loses_nothing() {
-    for policy in POLICIES {
-        let Some(context) = new_context() else { return };
+    for (policy, whose) in POLICIES.into_iter().zip([Whose::Callers, Whose::Own]) {
+        let Some(context) = new_context(whose) else {
+            return;
+        };
         let mut encoder = builder(policy)
             .gpu(context.clone())
             .snapshot_every(1)
@@ -122,7 +129,14 @@ fn a_copy_after_each_step_loses_nothing() {
 fn copies_after_every_few_steps_lose_what_the_steps_since_have_changed() {
     for policy in POLICIES {
         for (every, lost_at) in [(3, 7), (4, 4), (3, 2), (0, 4)] {
-            let Some(context) = new_context() else { return };
+            let whose = if lost_at == 4 {
+                Whose::Callers
+            } else {
+                Whose::Own
+            };
+            let Some(context) = new_context(whose) else {
+                return;
+            };
             let mut encoder = builder(policy)
                 .gpu(context.clone())
                 .snapshot_every(every)
@@ -155,8 +169,10 @@ fn copies_after_every_few_steps_lose_what_the_steps_since_have_changed() {
 
 #[test]
 fn a_device_that_is_lost_before_the_first_step_has_nothing_to_lose() {
-    for policy in POLICIES {
-        let Some(context) = new_context() else { return };
+    for (policy, whose) in POLICIES.into_iter().zip([Whose::Callers, Whose::Own]) {
+        let Some(context) = new_context(whose) else {
+            return;
+        };
         let on_gpu = |falls_back| {
             let builder = builder(policy).gpu(context.clone());
             builder.fall_back(falls_back)
@@ -187,7 +203,10 @@ fn a_device_that_is_lost_before_the_first_step_has_nothing_to_lose() {
 fn a_step_whose_update_is_lost_too_is_an_error_and_the_next_is_made_on_the_processor() {
     for policy in POLICIES {
         for in_place in [false, true] {
-            let Some(context) = new_context() else { return };
+            let whose = if in_place { Whose::Callers } else { Whose::Own };
+            let Some(context) = new_context(whose) else {
+                return;
+            };
             let mut encoder = builder(policy)
                 .gpu(context.clone())
                 .snapshot_every(2)
@@ -234,7 +253,9 @@ fn a_step_whose_update_is_lost_too_is_an_error_and_the_next_is_made_on_the_proce
 
 #[test]
 fn a_step_that_has_begun_ends_without_the_device() {
-    let Some(context) = new_context() else { return };
+    let Some(context) = new_context(Whose::Own) else {
+        return;
+    };
     let mut encoder = builder(POLICIES[0]).gpu(context.clone()).build().unwrap();
     let mut expected = builder(POLICIES[0]).build().unwrap();
     let update = updates(6).next().unwrap();
@@ -253,7 +274,9 @@ fn a_step_that_has_begun_ends_without_the_device() {
 #[test]
 fn a_residual_that_is_restored_is_not_lost_with_the_device() {
     for falls_back in [false, true] {
-        let Some(context) = new_context() else { return };
+        let Some(context) = new_context(Whose::Own) else {
+            return;
+        };
         let mut encoder = builder(POLICIES[0])
             .gpu(context.clone())
             .snapshot_every(100)
@@ -280,7 +303,9 @@ fn a_residual_that_is_restored_is_not_lost_with_the_device() {
 
 #[test]
 fn a_device_that_does_not_end_in_time_is_given_up() {
-    let Some(context) = new_context() else { return };
+    let Some(context) = new_context(Whose::Own) else {
+        return;
+    };
     let elements = 1 << 20;
     let on_gpu = |context: GpuContext| Encoder::builder(elements).gpu(context);
     let mut encoder = on_gpu(context.clone()).build().unwrap();

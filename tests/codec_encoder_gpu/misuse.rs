@@ -1,11 +1,11 @@
 //! What an encoder on a GPU refuses, and that nothing has changed then.
 
-use super::config::Halving;
-use super::plain::bits;
-use super::{buffer_of, context, said};
+use super::config::{Halving, Policy};
+use super::plain::{Random, bits};
+use super::{Whose, buffer_of, compare, context, new_context, said};
 use gradring::codec::gpu::wgpu::{BufferDescriptor, BufferUsages};
 use gradring::codec::gpu::{GpuError, GradRef};
-use gradring::codec::policy::Fixed;
+use gradring::codec::policy::{Fixed, Magnitude};
 use gradring::codec::{
     EncodeError, Encoder, EncoderBuilder, EncoderError, MomentumMemory, ResidualError, VectorsError,
 };
@@ -166,4 +166,48 @@ fn vectors_that_no_encoder_leaves_are_not_restored() {
     let refused = encoder.restore_vectors(&before, Some(&before));
     assert_eq!(refused, Err(VectorsError::Velocity { expected: false }));
     assert_eq!(bits(&encoder.download_residual().unwrap()), bits(&before));
+}
+
+#[test]
+fn what_the_device_refuses_is_an_error_and_the_next_step_is_as_any_other() {
+    let policies = [
+        Policy::Adaptive(0.01, 0.1, None, Magnitude::Mean),
+        Policy::Quantile(0.05, Magnitude::Mean),
+    ];
+    for policy in policies {
+        let devices = [0, 1].map(|_| new_context(Whose::Own));
+        let [Some(context), Some(other)] = &devices else {
+            return;
+        };
+        let make = || Encoder::builder(3000).policy(policy.make());
+        let mut encoder = make().gpu(context.clone()).build().unwrap();
+        let mut expected = make().build().unwrap();
+        let foreign = buffer_of(&other, 0, &[1.0; 3000]);
+        let buffer = buffer_of(context, 0, &[0.0; 3000]);
+        let mut random = Random(11);
+        for number in 0..8 {
+            let update: Vec<f32> = (0..3000).map(|_| random.laplace(1.0)).collect();
+            if number % 2 == 1 {
+                let refused = match number {
+                    // A buffer of another device, and commands that are none.
+                    1 | 5 => encoder.begin(number, &GradRef::device(&foreign)),
+                    _ => {
+                        let mut commands =
+                            context.device().create_command_encoder(&Default::default());
+                        commands.copy_buffer_to_buffer(&buffer, 0, &buffer, 2, 1);
+                        encoder.record_after(commands).unwrap();
+                        encoder.begin(number, &update)
+                    }
+                };
+                assert!(
+                    matches!(refused, Err(EncodeError::Gpu(GpuError::Refused { .. }))),
+                    "{refused:?}"
+                );
+                assert_eq!(encoder.end(), Err(EncodeError::NotBegun));
+            }
+            let found = said(&mut encoder, number, &update).unwrap();
+            let wanted = said(&mut expected, number, &update).unwrap();
+            compare(&found, &wanted, &format!("{policy:?}, step {number}"));
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! Two encoders that are fed the same, one on a GPU and one on the processor.
 
 use super::config::{Config, Policy, Post, kind_of};
-use super::plain::{Kind, Random, bits, paths, vector};
-use super::{Said, buffer_of, compare, context, said, write_residual};
+use super::plain::{Kind, Random, bits, first_difference, paths, vector};
+use super::{Said, buffer_of, compare, context, device::device_with, said, wgpu, write_residual};
 use gradring::codec::gpu::GradRef;
 use gradring::codec::policy::{Fixed, Magnitude};
 use gradring::codec::{
@@ -313,6 +313,48 @@ fn vectors_of_nothing_and_of_one_element_make_steps() {
 }
 
 #[test]
+fn a_residual_in_several_buffers_is_one_vector() {
+    let limits = wgpu::Limits {
+        max_storage_buffer_binding_size: 1 << 24,
+        max_buffer_size: 1 << 24,
+        ..wgpu::Limits::default()
+    };
+    let Some(context) = device_with(wgpu::Features::empty(), limits) else {
+        return;
+    };
+    let elements = (1 << 22) + 12_345;
+    let make = || {
+        Encoder::builder(elements)
+            .policy(Policy::Quantile(0.01, Magnitude::Mean).make())
+            .threads(2)
+    };
+    let mut on_gpu = make().gpu(context.clone()).build().unwrap();
+    let mut on_processor = make().build().unwrap();
+    assert!(on_gpu.residual_on_device().len() > 1);
+    let mut random = Random(5);
+    let update: Vec<f32> = (0..elements).map(|_| random.laplace(1.0)).collect();
+    let found = said(&mut on_gpu, 0, &update).unwrap();
+    let expected = said(&mut on_processor, 0, &update).unwrap();
+    compare(&found, &expected, "an update");
+    for (r, u) in on_processor.residual_mut().iter_mut().zip(&update) {
+        *r += u;
+    }
+    write_residual(&context, &on_gpu, on_processor.residual());
+    let found = said(&mut on_gpu, 1, InResidual).unwrap();
+    let expected = said(&mut on_processor, 1, InResidual).unwrap();
+    compare(&found, &expected, "in the residual");
+    on_gpu.restore_vectors(&expected.residual, None).unwrap();
+    let restored = on_gpu.download_residual().unwrap();
+    assert_eq!(first_difference(&restored, &expected.residual), None);
+}
+
+#[test]
+fn an_encoder_can_go_to_another_thread() {
+    fn goes<T: Send>() {}
+    goes::<Encoder>();
+}
+
+#[test]
 fn commands_that_make_the_update_come_before_the_step() {
     let make = || Encoder::builder(500).policy(Policy::Quantile(0.1, Magnitude::Mean).make());
     let Some([mut on_gpu, mut on_processor]) = twins(make) else {
@@ -325,9 +367,11 @@ fn commands_that_make_the_update_come_before_the_step() {
         let numbers: Vec<f32> = (0..500).map(|_| random.laplace(1.0)).collect();
         // The copy is only recorded here.
         let made = buffer_of(context, 0, &numbers);
-        let mut commands = context.device().create_command_encoder(&Default::default());
-        commands.copy_buffer_to_buffer(&made, 0, &update, 0, 2000);
-        on_gpu.record_after(commands).unwrap();
+        for half in [0, 1000] {
+            let mut commands = context.device().create_command_encoder(&Default::default());
+            commands.copy_buffer_to_buffer(&made, half, &update, half, 1000);
+            on_gpu.record_after(commands).unwrap();
+        }
         let found = said(&mut on_gpu, number, &GradRef::device(&update)).unwrap();
         let expected = said(&mut on_processor, number, &numbers).unwrap();
         compare(&found, &expected, &format!("step {number}"));

@@ -335,7 +335,8 @@ impl Encoder {
     /// between steps: what they submit before a step of [`InResidual`] is taken by it. Whole numbers of elements from the
     /// start of each. Empty on the processor.
     ///
-    /// As on the processor, subnormal numbers and -0 count as +0, and what is not finite becomes +0 and is counted.
+    /// As on the processor, subnormal numbers and -0 count as +0, and what is not finite becomes +0 in the next step, and is
+    /// counted as dropped; once, if the element of that step's update is not finite either.
     ///
     /// [`InResidual`]: crate::codec::InResidual
     #[must_use]
@@ -355,19 +356,16 @@ impl Encoder {
     }
 
     /// Puts the first submission of the next step behind these commands, and into the same submission: for trainers whose
-    /// commands make the update.
+    /// commands make the update. Before others that wait for the step already, those are submitted by themselves.
     ///
     /// # Errors
-    /// [`EncodeError::OnProcessor`]: the commands are not submitted.
+    /// [`EncodeError::OnProcessor`]: the commands are not submitted; [`EncodeError::Gpu`] of those before them.
     pub fn record_after(&mut self, commands: CommandEncoder) -> Result<(), EncodeError> {
         match &mut self.home {
             Home::Processor(_) => Err(EncodeError::OnProcessor {
                 what: "commands of a GPU before a step",
             }),
-            Home::Gpu(home) => {
-                home.vector.record_after(commands);
-                Ok(())
-            }
+            Home::Gpu(home) => Ok(home.vector.record_after(commands)?),
         }
     }
 }
@@ -382,3 +380,6 @@ pub(super) fn check_slices(update: Given<'_>) -> Result<(), GpuError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

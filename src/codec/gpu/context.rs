@@ -304,7 +304,19 @@ impl GpuContext {
         call: impl FnOnce(&Device) -> T,
     ) -> Result<T, GpuError> {
         self.check(what)?;
-        scoped(&self.0.device, &self.0.info, what, call)
+        match scoped(&self.0.device, &self.0.info, what, call) {
+            // What is refused of a device that is lost is only a consequence of that.
+            Err(GpuError::Refused { why, .. }) if !self.works() => Err(self.lose(what, why)),
+            made => made,
+        }
+    }
+
+    /// Whether the device still takes commands, as a lost one does not.
+    fn works(&self) -> bool {
+        let submitted = scoped(&self.0.device, &self.0.info, "nothing", |_| {
+            self.0.queue.submit([])
+        });
+        submitted.is_ok_and(|index| self.wait("nothing", index).is_ok())
     }
 
     /// A buffer.

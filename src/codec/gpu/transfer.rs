@@ -4,6 +4,7 @@ use super::context::GpuContext;
 use super::error::GpuError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
 use wgpu::{Buffer, BufferUsages, CommandEncoder, MapMode, SubmissionIndex};
 
 /// How far a buffer's mapping is.
@@ -12,6 +13,9 @@ const UNMAPPED: u8 = 0;
 const COMING: u8 = 1;
 const MAPPED: u8 = 2;
 const FAILED: u8 = 3;
+
+/// How long the callback of a mapping that is done may take, if another thread is to call it.
+const CALLBACK: Duration = Duration::from_secs(30);
 
 /// A staging buffer, and whether this process may use it.
 struct Staging {
@@ -39,9 +43,20 @@ impl Staging {
                 None => context.look(during)?,
             }
         }
-        match self.state.load(Ordering::Acquire) {
-            MAPPED => Ok(()),
-            _ => Err(context.lose(during, "a staging buffer could not be mapped".to_owned())),
+        // Another thread that waits for the same device may have taken the callback, and be about to call it.
+        let began = Instant::now();
+        loop {
+            match self.state.load(Ordering::Acquire) {
+                MAPPED => return Ok(()),
+                COMING if began.elapsed() < CALLBACK => {
+                    std::thread::yield_now();
+                    context.look(during)?;
+                }
+                _ => {
+                    let why = "a staging buffer could not be mapped".to_owned();
+                    return Err(context.lose(during, why));
+                }
+            }
         }
     }
 
@@ -64,6 +79,8 @@ pub(super) struct Uploads {
     filled: usize,
     /// What is written and not recorded: from where, to which buffer and offset, how much.
     copies: Vec<(usize, Buffer, u64, usize)>,
+    /// Whether commands that read the current buffer are waiting to be submitted.
+    is_recorded: bool,
 }
 
 impl Uploads {
@@ -88,12 +105,17 @@ impl Uploads {
             current: 0,
             filled: 0,
             copies: Vec::new(),
+            is_recorded: false,
         })
     }
 
     /// Bytes that can still be written before the next submission.
     pub(super) fn room(&self) -> usize {
-        self.bytes - self.filled
+        if self.is_recorded {
+            self.bytes
+        } else {
+            self.bytes - self.filled
+        }
     }
 
     /// Writes bytes, at most [`room`](Self::room) and a multiple of 4, that are to be copied to `offset` of `to`, which has
@@ -102,6 +124,10 @@ impl Uploads {
         debug_assert!(bytes.len() <= self.room() && bytes.len().is_multiple_of(4));
         if bytes.is_empty() {
             return Ok(());
+        }
+        if self.is_recorded {
+            // An error came between: those commands were given up, and the buffer is nobody's.
+            self.map()?;
         }
         let staging = &self.ring[self.current];
         staging.ready(&self.context, "an upload")?;
@@ -131,6 +157,7 @@ impl Uploads {
         }
         let staging = &self.ring[self.current];
         staging.unmap();
+        self.is_recorded = true;
         for (from, to, offset, bytes) in self.copies.drain(..) {
             let (from, bytes) = (from as u64, bytes as u64);
             commands.copy_buffer_to_buffer(&staging.buffer, from, &to, offset, bytes);
@@ -142,26 +169,27 @@ impl Uploads {
         if self.filled == 0 {
             return Ok(());
         }
-        let staging = &mut self.ring[self.current];
-        staging.used_by = Some(index.clone());
+        self.ring[self.current].used_by = Some(index.clone());
+        self.map()?;
+        self.current = (self.current + 1) % self.ring.len();
+        Ok(())
+    }
+
+    /// Has the current buffer mapped once it is free, empty.
+    fn map(&mut self) -> Result<(), GpuError> {
+        (self.filled, self.is_recorded) = (0, false);
         let staging = &self.ring[self.current];
         self.context.scoped("an upload", |_| {
             staging.map(MapMode::Write, self.bytes as u64)
-        })?;
-        self.current = (self.current + 1) % self.ring.len();
-        self.filled = 0;
-        Ok(())
+        })
     }
 
     /// What was written, and perhaps recorded, will not be submitted: the buffer is free for other bytes.
     pub(super) fn abandoned(&mut self) -> Result<(), GpuError> {
         self.copies.clear();
         self.filled = 0;
-        let staging = &self.ring[self.current];
-        if staging.state.load(Ordering::Acquire) == UNMAPPED {
-            self.context.scoped("an upload", |_| {
-                staging.map(MapMode::Write, self.bytes as u64)
-            })?;
+        if self.is_recorded {
+            self.map()?;
         }
         Ok(())
     }
@@ -186,8 +214,10 @@ impl Download {
     /// The buffer, with at least so many bytes: the target of copies that are recorded next. What it held is gone.
     pub(super) fn buffer(&mut self, bytes: u64) -> Result<&Buffer, GpuError> {
         if self.staging.is_none() || self.bytes < bytes {
-            // Somewhat more: the next message may be longer.
-            let bytes = (bytes + bytes / 4).max(4096).next_multiple_of(256);
+            // Somewhat more, as far as buffers go: the next message may be longer.
+            let most = self.context.device().limits().max_buffer_size / 256 * 256;
+            let roomy = (bytes + bytes / 4).max(4096).next_multiple_of(256);
+            let bytes = roomy.min(most).max(bytes);
             let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
             self.staging = Some(Staging {
                 buffer: self

@@ -137,8 +137,12 @@ impl GpuVector {
     }
 
     /// Puts the first submission of the next step behind these commands of the caller's, and into the same submission.
-    pub(crate) fn record_after(&mut self, commands: wgpu::CommandEncoder) {
-        self.record_after = Some(commands);
+    /// Of several, all but the last are submitted now.
+    pub(crate) fn record_after(&mut self, commands: wgpu::CommandEncoder) -> Result<(), GpuError> {
+        if let Some(before) = self.record_after.replace(commands) {
+            submit(&self.context, before)?;
+        }
+        Ok(())
     }
 
     /// Appends |s| of the elements of these pieces of the vector, in their order: to the bit what the processor's kernel

@@ -92,6 +92,8 @@ impl Sampler {
         commands: &mut CommandEncoder,
         out: &mut Vec<f32>,
     ) -> Result<(), GpuError> {
+        // An error may have left some of another step.
+        self.batch.clear();
         let alignment = self.context.alignment();
         let mut ends = Vec::new();
         if let Some(parts) = parts {
@@ -228,14 +230,18 @@ impl Sampler {
                 out.extend(words.map(|at| f32::from_bits(word(bytes, at))));
             })?;
         }
-        batch.pieces.clear();
-        batch.groups.clear();
-        batch.elements = 0;
+        batch.clear();
         Ok(())
     }
 }
 
 impl Batch {
+    fn clear(&mut self) {
+        self.pieces.clear();
+        self.groups.clear();
+        self.elements = 0;
+    }
+
     fn add(
         &mut self,
         window: usize,
