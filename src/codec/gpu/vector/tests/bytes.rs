@@ -1,6 +1,7 @@
 //! Any update, any length, any limit.
 
 use super::*;
+use serde::Deserialize;
 
 #[test]
 fn every_length_gives_the_plain_paths_bytes_for_any_bits() {

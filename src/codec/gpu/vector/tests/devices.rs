@@ -1,6 +1,8 @@
 //! Devices of any limits and features.
 
 use super::*;
+use crate::codec::gpu::vector::TimedVector;
+use wgpu::{DeviceDescriptor, Features, Limits};
 
 /// The least that a device may bind: 4 Mi elements a window.
 fn small_limits() -> Limits {

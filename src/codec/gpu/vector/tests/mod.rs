@@ -1,13 +1,12 @@
 //! Byte equality with the processor's plain path.
 
-use super::*;
+use super::{GpuContext, GpuError, GpuStep, GpuVector};
+use crate::codec::encode::Clip;
 use crate::codec::gpu::{GradRef, Selection, wgpu};
-use crate::codec::ranges::{chunks, visited};
-use crate::codec::{Budget, CHUNK, ChunkOptions, Dense, Encoded, Path, Update, Values, cut8};
-use half::{bf16, f16};
-use serde::Deserialize;
+use crate::codec::ranges::{Chunk, ChunkCoding, chunks, visited};
+use crate::codec::{Budget, CHUNK, ChunkOptions, Dense, Encoded, Given, Path, Unit, Update, cut8};
+use std::sync::Arc;
 use wgpu::util::{BufferInitDescriptor, DeviceExt};
-use wgpu::{DeviceDescriptor, Features, Limits};
 
 mod bytes;
 #[path = "../../../../../tests/codec_gpu/device.rs"]

@@ -1,6 +1,9 @@
 //! Updates wherever they are.
 
 use super::*;
+use crate::codec::Values;
+use half::{bf16, f16};
+use std::ops::Range;
 
 #[test]
 fn updates_in_parts_anywhere_in_their_buffers_are_one_update() {
