@@ -17,6 +17,9 @@ pub use context::{GpuContext, Selection, adapters};
 pub use error::GpuError;
 pub use slices::GradRef;
 pub(crate) use vector::{GpuChunk, GpuStep, GpuVector};
+// For this package's own benchmark.
+#[doc(hidden)]
+pub use vector::{StageTimes, TimedVector};
 /// The version of wgpu whose devices and buffers are used.
 pub use wgpu;
 pub(crate) use whole::Whole;
