@@ -50,6 +50,9 @@
 
 mod applier;
 mod context;
+#[cfg(test)]
+#[path = "../../../tests/codec_gpu/device.rs"]
+pub(crate) mod device;
 mod error;
 mod kernels;
 mod slices;

@@ -1,14 +1,10 @@
 //! Flushes of a residual on a GPU.
 
 use super::*;
-use crate::codec::gpu::{Selection, wgpu};
+use crate::codec::gpu::Selection;
+use crate::codec::gpu::device::gpu;
 use crate::codec::policy::Fixed;
 use crate::codec::{CHUNK, EncoderBuilder};
-use device::gpu;
-
-#[path = "../../../../tests/codec_gpu/device.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod device;
 
 const ELEMENTS: usize = CHUNK + 1000;
 

@@ -2,18 +2,16 @@
 
 use super::{GpuContext, GpuError, GpuStep, GpuVector};
 use crate::codec::encode::Clip;
-use crate::codec::gpu::{GradRef, Selection, wgpu};
+use crate::codec::gpu::device::{device_with, gpu};
+use crate::codec::gpu::{GradRef, wgpu};
 use crate::codec::ranges::{Chunk, ChunkCoding, chunks, visited};
 use crate::codec::{Budget, CHUNK, ChunkOptions, Dense, Encoded, Given, Path, Unit, Update, cut8};
 use std::sync::Arc;
 use wgpu::util::{BufferInitDescriptor, DeviceExt};
 
 mod bytes;
-#[path = "../../../../../tests/codec_gpu/device.rs"]
-mod device;
 mod devices;
 mod updates;
-use device::{device_with, gpu};
 
 /// A small random number generator (xorshift64*).
 struct Random(u64);

@@ -152,7 +152,12 @@ fn magnitudes_are_those_of_the_plain_path() {
     let parts = [part(0..777), part(777..150_001), part(150_001..elements)];
     let runs = (0..290).map(|run| 1000 * run + run..1000 * run + run + 64);
     let runs: Vec<Range<usize>> = runs.collect();
-    for pieces in [&runs[..], &[0..elements], &[5..5, 776..778, 0..1], &[]] {
+    for pieces in [
+        &runs[..],
+        &[0..0, 0..elements],
+        &[5..5, 776..778, 0..1],
+        &[],
+    ] {
         for given in [
             Given::InResidual,
             Given::from(&update),
