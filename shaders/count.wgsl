@@ -10,16 +10,8 @@ fn main(
     if group >= window.tiles {
         return;
     }
-    let tile = window.first_tile + group;
-    let chunk = chunks[tiles[tile]];
-    let threshold = threshold_of(chunk);
-    let first = (tile - chunk.first_tile) * TILE;
-    let elements = min(TILE, chunk.elements - first);
+    let number = window.first_tile + group;
     var seen = Seen();
-    for (var at = lane; at < elements; at += LANES) {
-        if make(chunk.start + first + at, &seen) >= threshold {
-            atomicOr(&hits[at / 32u], 1u << (at % 32u));
-        }
-    }
-    leave(lane, tile, seen);
+    take_all(tile_of(number), lane, &seen);
+    leave(lane, number, seen);
 }

@@ -44,8 +44,8 @@ fn main(
         return;
     }
     let unit = scopes[chunk.coding].unit;
-    var kept = kept_below(rank_of(lane), outcome);
     var rank = rank_of(lane);
+    var kept = kept_below(rank, outcome);
     for (; left != 0u; left &= left - 1u) {
         rank += 1u;
         let next = kept_below(rank, outcome);

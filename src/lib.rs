@@ -25,6 +25,8 @@ pub mod replica {
     pub mod progress;
 }
 
+#[cfg(all(feature = "gpu", not(loom)))]
+pub use codec::gpu::{GpuContext, GpuError, GradRef, Selection, wgpu};
 #[cfg(not(loom))]
 pub use codec::policy::{Adaptive, Fixed, Quantile, TargetDensity, ThresholdPolicy};
 #[cfg(not(loom))]
@@ -34,8 +36,8 @@ pub use codec::{
 };
 #[cfg(not(loom))]
 pub use exchange::{
-    Asynchronous, Bypass, EpochEnd, Exchange, OpenStep, Reduction, Report, SettleReport,
-    parameter_hash,
+    Asynchronous, BackendChoice, BackendKind, Bypass, EpochEnd, Exchange, OpenStep, Reduction,
+    Report, SettleReport, parameter_hash,
 };
 #[cfg(not(loom))]
 pub use launch::Launch;

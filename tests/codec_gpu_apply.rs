@@ -1,7 +1,9 @@
 //! What holds of records that are applied in the memory of a device: the bits are those of the processor.
 #![cfg(feature = "gpu")]
 
-#[path = "codec_gpu_apply/device.rs"]
+use gradring::codec::gpu::{GpuContext, GpuError, Selection, wgpu};
+
+#[path = "codec_gpu/device.rs"]
 mod device;
 #[path = "codec_gpu_apply/misuse.rs"]
 mod misuse;
@@ -10,3 +12,5 @@ mod plain;
 mod records;
 #[path = "codec_gpu_apply/sizes.rs"]
 mod sizes;
+#[path = "codec_gpu_apply/vector.rs"]
+mod vector;

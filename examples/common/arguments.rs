@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gradring::codec::ClippingError;
 use gradring::codec::policy::{Magnitude, PolicyError};
+use gradring::exchange::BackendChoice;
 use thiserror::Error;
 
 use super::job::Job;
@@ -28,6 +29,8 @@ pub(crate) struct Arguments {
     /// `None`: not given.
     pub(crate) max_restarts: Option<usize>,
     pub(crate) sending: Sending,
+    /// Where updates are encoded.
+    pub(crate) backend: BackendChoice,
     pub(crate) json: bool,
     pub(crate) help: bool,
 }
@@ -97,6 +100,7 @@ impl Arguments {
             checkpoint_every: None,
             max_restarts: None,
             sending: Sending::default(),
+            backend: BackendChoice::Auto,
             json: false,
             help: false,
         };
@@ -159,6 +163,15 @@ impl Arguments {
                     ]
                     .map(|momentum| (momentum.to_string(), momentum));
                     parsed.sending.momentum = word("--momentum", value("--momentum")?, words)?;
+                }
+                Some("--backend") => {
+                    let words = [
+                        ("auto", BackendChoice::Auto),
+                        ("processor", BackendChoice::Processor),
+                        ("gpu", BackendChoice::Gpu),
+                    ]
+                    .map(|(word, backend)| (word.to_owned(), backend));
+                    parsed.backend = word("--backend", value("--backend")?, words)?;
                 }
                 Some("--json") if attached.is_none() => parsed.json = true,
                 Some("-h" | "--help") if attached.is_none() => parsed.help = true,
@@ -328,10 +341,12 @@ Options:
       --rate R      the replicas' first learning rate, which falls to 0 (default: the best of those tried, by the
                     number of replicas and by what is sent)
       --data DIR    where the data is, if not in the project's examples/data
+      --backend B   where updates are encoded, to the same numbers: on the processor, on a gpu (GRADRING_ADAPTER says
+                    which), or auto: as GRADRING_BACKEND says, or as is best for so many parameters (default auto)
       --json        end with one line of JSON: replicas, rate, policy, magnitude, limit, clip, momentum, accuracy
                     and dense_accuracy (parts of 1, on held-out data), compression, density, clipped, identical,
                     steps_per_second, steps, samples (seen, in all epochs), losses, validation_losses, accuracies (of
-                    each epoch), hashes (of each replica's parameters)
+                    each epoch), backends and hashes (of each replica's parameters)
   -h, --help        this text
 
 To be stopped and go on (with another launcher, `gradring run`, its own options of these names do the same):
@@ -514,6 +529,22 @@ mod tests {
             ("--checkpoint-every 0", "above 0"),
             ("--checkpoint-every 1e99", "above 0"),
             ("--max-restarts -1", "a whole number"),
+        ] {
+            let said = refusal(line);
+            assert!(said.contains(reason), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn updates_are_encoded_where_it_was_said() {
+        let backend = |line: &str| parse(line).expect(line).backend;
+        assert_eq!(backend(""), BackendChoice::Auto);
+        assert_eq!(backend("--backend auto"), BackendChoice::Auto);
+        assert_eq!(backend("--backend=processor"), BackendChoice::Processor);
+        assert_eq!(backend("--backend gpu"), BackendChoice::Gpu);
+        for (line, reason) in [
+            ("--backend cuda", "auto or processor or gpu"),
+            ("--backend", "needs a value"),
         ] {
             let said = refusal(line);
             assert!(said.contains(reason), "{line}: {said}");

@@ -41,7 +41,8 @@ pub(crate) fn train(
     let parameters =
         replica.keep_value(Value::shared("parameters", model.initial(schedule.seed)))?;
     let velocity = replica.keep_value(Value::per_replica("velocity", vec![0.0_f32; elements]))?;
-    let exchange = replica.keep(sending.exchange(job, elements, replica)?)?;
+    let new_exchange = || sending.exchange(job, elements, arguments.backend, replica);
+    let exchange = replica.keep(new_exchange()?)?;
     let course = replica.keep_value(Value::shared("course", Course::default()))?;
     let mut training = replica.accumulator("training")?;
     let mut validation = replica.accumulator("validation")?;
@@ -59,7 +60,7 @@ pub(crate) fn train(
         // What stands before a data loop runs again after a restart in this epoch, and must do no harm then. (This is for
         // Deeplearning4j's defaults: with them nothing is carried from one epoch to the next.)
         if sending.forgets() && course.lock()?.samples == epoch * schedule.samples as u64 {
-            *exchange.lock()? = sending.exchange(job, elements, replica)?;
+            *exchange.lock()? = new_exchange()?;
         }
 
         for batch in replica.batches("training", schedule.sampler())? {
@@ -149,6 +150,8 @@ pub(crate) fn train(
     replica.checkpoint()?;
     let hash = parameter_hash(&parameters.lock()?);
     let hashes = replica.all_gather(bytemuck::bytes_of(&hash))?;
+    let backend = exchange.lock()?.backend().to_string();
+    let backends = replica.all_gather(backend.as_bytes())?;
     let all = work.synchronized()?;
     let course = course.lock()?;
     Ok(Trained {
@@ -165,6 +168,10 @@ pub(crate) fn train(
         hashes: hashes
             .iter()
             .map(|hash| bytemuck::pod_read_unaligned(hash))
+            .collect(),
+        backends: backends
+            .iter()
+            .map(|backend| String::from_utf8_lossy(backend).into_owned())
             .collect(),
     })
 }

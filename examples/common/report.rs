@@ -78,6 +78,15 @@ pub(crate) fn table(
             ),
         );
     }
+    let one = trained.backends.iter().all(|on| *on == trained.backends[0]);
+    for (rank, on) in trained.backends.iter().enumerate() {
+        match (one, rank) {
+            (true, 0) => row("encoded on", on.clone()),
+            (true, _) => {}
+            (false, 0) => row("encoded on", format!("rank {rank:<3} {on}")),
+            (false, _) => row("", format!("rank {rank:<3} {on}")),
+        }
+    }
     row("speed", format!("{:.0} steps/s", trained.steps_per_second));
     row(
         "parameters",
@@ -118,7 +127,7 @@ pub(crate) fn json(
     dense_accuracy: f64,
 ) -> String {
     #[derive(Serialize)]
-    struct Line {
+    struct Line<'a> {
         replicas: usize,
         rate: f32,
         policy: String,
@@ -138,6 +147,7 @@ pub(crate) fn json(
         losses: Vec<f64>,
         validation_losses: Vec<f64>,
         accuracies: Vec<f64>,
+        backends: &'a [String],
         hashes: Vec<String>,
     }
     let sending = &arguments.sending;
@@ -162,6 +172,7 @@ pub(crate) fn json(
         losses: epochs(|epoch| epoch.loss),
         validation_losses: epochs(|epoch| epoch.validation_loss),
         accuracies: epochs(|epoch| epoch.accuracy),
+        backends: &trained.backends,
         hashes: trained
             .hashes
             .iter()

@@ -4,7 +4,7 @@ use std::fmt;
 
 use gradring::codec::policy::{Adaptive, Magnitude, PolicyError, TargetDensity};
 use gradring::codec::{Clipping, ClippingError, MomentumMemory};
-use gradring::exchange::Builder;
+use gradring::exchange::{BackendChoice, Builder};
 use gradring::{Error, Exchange, Fixed, Quantile, Reduction, Replica};
 
 use super::job::Job;
@@ -190,15 +190,17 @@ impl Sending {
         }
     }
 
-    /// Makes the exchange, on all replicas together.
+    /// Makes the exchange, on all replicas together; where updates are encoded is this one's own business.
     pub(crate) fn exchange(
         &self,
         job: &Job,
         elements: usize,
+        backend: BackendChoice,
         replica: &Replica,
     ) -> Result<Exchange, Error> {
         let mut builder = Exchange::builder(elements)
             .name(job.name)
+            .backend(backend)
             .reduction(self.reduction())
             .keep_hits(self.momentum == MomentumKeeping::Masked);
         if let Some(clip) = self.clip() {

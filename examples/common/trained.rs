@@ -53,6 +53,8 @@ pub(crate) struct Trained {
     pub(crate) steps_per_second: f64,
     /// The hash of every replica's parameters, by rank.
     pub(crate) hashes: Vec<u64>,
+    /// Where every replica encoded at the end, by rank.
+    pub(crate) backends: Vec<String>,
 }
 
 impl Trained {

@@ -7,6 +7,9 @@
 //! gradring run -n 2 --checkpoint-dir checkpoints -- target/release/examples/wgpu_trainer
 //! ```
 //!
+//! Without a GPU, Mesa's software for Vulkan (lavapipe) stands in for one: on two cores the first of these lines then takes
+//! some ten seconds.
+//!
 //! What is this program's own: its device, its buffers (`gpu.rs`), its kernels (`*.wgsl`) and the order in which they run
 //! (`model.rs`). This file is about replicas.
 
@@ -17,8 +20,9 @@ use std::time::Instant;
 
 use gradring::checkpoint::Value;
 use gradring::codec::gpu::{GpuContext, GpuError};
+use gradring::exchange::BackendChoice;
 use gradring::progress::Sampler;
-use gradring::{Exchange, Launch, Quantile, Replica, op, parameter_hash};
+use gradring::{Exchange, Launch, Quantile, Replica, Update, op, parameter_hash};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -56,7 +60,8 @@ Options:
   -n N            how many replicas train together, 1 to 255 (default 2)
   --epochs E      how often every sample is seen (default 20)
   --adapter NAME  the GPU: a part of its name (default: real ones, each replica the next one; software if there is none)
-  --json          end with one line of JSON: replicas, adapter, accuracy, identical, hashes, steps_per_second,
+  --backend B     where updates are encoded: gpu (default), or processor, for which they are copied; the bits are the same
+  --json          end with one line of JSON: replicas, adapter, backend, accuracy, identical, hashes, steps_per_second,
                   compression, steps, seen (samples), losses and accuracies (of each epoch)
   -h, --help      this text";
 
@@ -83,6 +88,7 @@ struct Arguments {
     replicas: Option<usize>,
     epochs: u64,
     adapter: Option<String>,
+    backend: BackendChoice,
     json: bool,
 }
 
@@ -103,6 +109,8 @@ struct Course {
 struct Trained {
     replicas: usize,
     adapter: String,
+    /// What has encoded.
+    backend: String,
     accuracy: f64,
     identical: bool,
     hashes: Vec<String>,
@@ -186,7 +194,7 @@ fn as_replica(arguments: &Arguments) -> Result<ExitCode, Failure> {
 fn train(arguments: &Arguments, replica: &Replica) -> Result<Trained, Failure> {
     let (data, world) = (load()?, replica.world_size());
     let gpu = Gpu::open(arguments.adapter.as_deref(), replica.rank())?;
-    let _context = GpuContext::from_wgpu(gpu.device.clone(), gpu.queue.clone())?;
+    let context = GpuContext::from_wgpu(gpu.device.clone(), gpu.queue.clone())?;
     let model = Model::new(&gpu, SHAPE, BATCH.max(VALIDATION_BATCH));
     let elements = model.parameters.elements();
     let schedule = Schedule {
@@ -202,11 +210,17 @@ fn train(arguments: &Arguments, replica: &Replica) -> Result<Trained, Failure> {
     replica.keep(model.trained.clone())?;
     replica.keep(model.judged.clone())?;
     let policy = Quantile::new(1e-2).map_err(gradring::Error::from)?;
-    let exchange = Exchange::builder(elements).policy(policy).build(replica)?;
+    let exchange = Exchange::builder(elements)
+        .policy(policy)
+        .gpu(context)
+        // Left to itself it would not encode on software that stands in for a GPU.
+        .backend(arguments.backend)
+        .build(replica)?;
     let exchange = replica.keep(exchange)?;
     let course = replica.keep_value(Value::shared("course", Course::default()))?;
     if !parameters.resumed() {
         model.parameters.write(&SHAPE.initial(SEED));
+        exchange.lock()?.start(&mut model.parameters.parts())?;
     }
 
     let (mut messages, mut bytes, mut steps, mut seconds) = (0_u32, 0, 0_u32, 0.0);
@@ -215,20 +229,18 @@ fn train(arguments: &Arguments, replica: &Replica) -> Result<Trained, Failure> {
         for batch in replica.batches("training", schedule.sampler())? {
             let (batch, begun) = (batch?, Instant::now());
             let (mut exchange, mut course) = (exchange.lock()?, course.lock()?);
-            let mut update = None;
+            let update = model.update.parts();
+            let mut given: Option<&dyn Update> = None;
             if !batch.is_empty() {
                 // The mean of what replicas send is the mean over samples, however few the last ones are.
                 let giving = world.min(batch.together());
                 let weight = giving as f32 / batch.together() as f32;
                 let rate = schedule.rate(RATE, course.seen);
-                let commands = model.train(&data.train, batch.indices(), weight, rate);
-                gpu.queue.submit([commands.finish()]);
-                update = Some(model.update.read()?);
+                // Not submitted here: the exchange puts its own commands behind them, and submits all at once.
+                exchange.record_after(model.train(&data.train, batch.indices(), weight, rate))?;
+                given = Some(&update);
             }
-            let mut parameters = model.parameters.read()?;
-            let report =
-                exchange.step(update.as_ref().map(|update| update as _), &mut parameters)?;
-            model.parameters.write(&parameters);
+            let report = exchange.step(given, &mut model.parameters.parts())?;
             course.seen += batch.together() as u64;
             course.steps += 1;
             messages += u32::from(!batch.is_empty());
@@ -270,6 +282,7 @@ fn train(arguments: &Arguments, replica: &Replica) -> Result<Trained, Failure> {
     Ok(Trained {
         replicas: world,
         adapter: gpu.info.name,
+        backend: exchange.lock()?.backend().to_string(),
         accuracy: course.accuracies.last().copied().unwrap_or(f64::NAN),
         identical: hashes.iter().all(|other| *other == hashes[0]),
         hashes: hashes.iter().map(|hash| hex(hash)).collect(),
@@ -305,6 +318,7 @@ impl Arguments {
             replicas: None,
             epochs: 20,
             adapter: None,
+            backend: BackendChoice::Gpu,
             json: false,
         };
         let mut arguments = env::args();
@@ -318,6 +332,7 @@ impl Arguments {
                 "-n" => parsed.replicas = Some(number("-n", &value()?, MOST_REPLICAS)?),
                 "--epochs" => parsed.epochs = number("--epochs", &value()?, 1_000_000)? as u64,
                 "--adapter" => parsed.adapter = Some(value()?),
+                "--backend" => parsed.backend = backend(&value()?)?,
                 "--json" => parsed.json = true,
                 "-h" | "--help" => return Ok(None),
                 _ => {
@@ -327,6 +342,16 @@ impl Arguments {
             }
         }
         Ok(Some(parsed))
+    }
+}
+
+fn backend(found: &str) -> Result<BackendChoice, Failure> {
+    match found {
+        "gpu" => Ok(BackendChoice::Gpu),
+        "processor" => Ok(BackendChoice::Processor),
+        _ => Err(Failure::Argument(format!(
+            "--backend is {found:?}, expected gpu or processor"
+        ))),
     }
 }
 

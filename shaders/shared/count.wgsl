@@ -26,9 +26,32 @@ struct Seen {
     dropped: u32,
 }
 
+// Elements of residual and update that a lane has asked for: four at a time, so that their ways from memory overlap.
+struct Four {
+    r: vec4<u32>,
+    u: vec4<u32>,
+}
+
+// The elements `at` and one, two and three times `LANES` further, where there are any: `at` itself, otherwise.
+fn ask(start: u32, at: u32, elements: u32) -> Four {
+    let all = vec4<u32>(at) + vec4<u32>(0u, LANES, 2u * LANES, 3u * LANES);
+    let places = vec4<u32>(start) + select(vec4<u32>(at), all, all < vec4<u32>(elements));
+    var four: Four;
+    four.r = vec4<u32>(
+        residual[places.x],
+        residual[places.y],
+        residual[places.z],
+        residual[places.w],
+    );
+    if !IN_RESIDUAL {
+        let given = vec4<u32>(window.skip) + places;
+        four.u = vec4<u32>(update[given.x], update[given.y], update[given.z], update[given.w]);
+    }
+    return four;
+}
+
 // Makes s of an element and stores it. Gives its magnitude.
-fn make(place: u32, seen: ptr<function, Seen>) -> u32 {
-    let r = residual[place];
+fn make(place: u32, r: u32, u: u32, seen: ptr<function, Seen>) -> u32 {
     var s: Accumulated;
     if IN_RESIDUAL {
         let finite = is_finite(r);
@@ -38,7 +61,7 @@ fn make(place: u32, seen: ptr<function, Seen>) -> u32 {
             residual[place] = s.s;
         }
     } else {
-        s = accumulate(r, update[window.skip + place], r);
+        s = accumulate(r, u, r);
         residual[place] = s.s;
     }
     let size = s.s & MAGNITUDE;
@@ -47,7 +70,45 @@ fn make(place: u32, seen: ptr<function, Seen>) -> u32 {
     return size;
 }
 
-// The magnitude of the least hit.
+// What a tile is.
+struct Tile {
+    // Its first element, in the window.
+    start: u32,
+    elements: u32,
+    // The magnitude of the least hit.
+    threshold: u32,
+}
+
+fn tile_of(tile: u32) -> Tile {
+    let chunk = chunks[tiles[tile]];
+    let first = (tile - chunk.first_tile) * TILE;
+    return Tile(
+        chunk.start + first,
+        min(TILE, chunk.elements - first),
+        threshold_of(chunk),
+    );
+}
+
+// Takes an element of a tile, if it is one, and marks it if it is a hit.
+fn take(tile: Tile, at: u32, r: u32, u: u32, seen: ptr<function, Seen>) {
+    if at < tile.elements {
+        if make(tile.start + at, r, u, seen) >= tile.threshold {
+            atomicOr(&hits[at / 32u], 1u << (at % 32u));
+        }
+    }
+}
+
+// Takes all elements of a tile.
+fn take_all(tile: Tile, lane: u32, seen: ptr<function, Seen>) {
+    for (var at = lane; at < tile.elements; at += 4u * LANES) {
+        let four = ask(tile.start, at, tile.elements);
+        take(tile, at, four.r.x, four.u.x, seen);
+        take(tile, at + LANES, four.r.y, four.u.y, seen);
+        take(tile, at + 2u * LANES, four.r.z, four.u.z, seen);
+        take(tile, at + 3u * LANES, four.r.w, four.u.w, seen);
+    }
+}
+
 fn threshold_of(chunk: Chunk) -> u32 {
     if is_dense(chunk) {
         return INFINITY;

@@ -246,7 +246,7 @@ impl Builder {
     /// where the parameters are. A schedule that a GPU does not do (streamed, asynchronous, uncompressed,
     /// [`Bypass::Whole`]) copies vectors to this process's memory and back.
     ///
-    /// Waits for the device are from then on not longer than this replica's deadline.
+    /// Waits for the device are from then on not longer than three quarters of this replica's deadline.
     #[cfg(feature = "gpu")]
     #[must_use]
     pub fn gpu(mut self, context: GpuContext) -> Self {
@@ -375,7 +375,8 @@ impl Builder {
             })?;
             let context = context.or_else(|| chosen.clone());
             if let Some(context) = &context {
-                context.timeout_at_most(replica.shared().deadline);
+                // So that the others hear why, before their own patience ends.
+                context.timeout_at_most(replica.shared().deadline / 4 * 3);
             }
             if let Some(context) = chosen {
                 encoder = encoder.gpu(context);

@@ -172,8 +172,8 @@ impl Exchange {
         self.encoder.path()
     }
 
-    /// Where updates are encoded now: on the GPU or the processor that was
-    /// [chosen](Builder::backend), or on the processor since it [fell back](Builder::fall_back) to it.
+    /// Where updates are encoded now: on the GPU or the processor that was [chosen](Builder::backend), or on the processor
+    /// since the exchange fell back to it.
     pub fn backend(&self) -> Backend {
         self.encoder.backend()
     }
@@ -208,7 +208,7 @@ impl Exchange {
     /// of [`InResidual`](crate::InResidual) then moves 4 bytes an element instead of 12.
     ///
     /// What is not finite becomes +0 in the next step and is reported as [`Error::NonFinite`]. Empty where a GPU encodes:
-    /// there the residual lies in the buffers that [`residual_on_device`](Self::residual_on_device) gives.
+    /// there the residual lies in the buffers that `residual_on_device` gives.
     ///
     /// ```
     /// use gradring::{Exchange, InResidual, Replica};
@@ -249,11 +249,13 @@ impl Exchange {
     /// all replicas sent from the parameters. Blocking.
     ///
     /// The update is a vector, array or slice of f32, f16 or bf16, a list of such slices, or in the residual already
-    /// ([`Update`]); the parameters are one slice or a list of slices ([`Parameters`]).
+    /// ([`Update`]); the parameters are one slice or a list of slices ([`Parameters`]). Either may be in the memory of the
+    /// GPU whose context the exchange was made with (`codec::gpu::GradRef`), the parameters with all their parts.
     ///
     /// # Errors
-    /// [`Error::Length`] (local: nothing happened); [`Error::NonFinite`] (agreed: the step happened without those
-    /// elements); what ended the run: then parameters and residual are partly updated and must not be used.
+    /// [`Error::Length`], and `Error::Gpu` and [`Error::Invalid`] for vectors on a device that cannot be used (local: nothing
+    /// happened); [`Error::NonFinite`] (agreed: the step happened without those elements); what ended the run, `GpuFailed`
+    /// among it: then parameters and residual are partly updated and must not be used.
     pub fn step<P: Parameters + ?Sized>(
         &mut self,
         update: Option<&dyn Update>,

@@ -9,7 +9,8 @@
 //! is kept (exactly, where the numbers allow), and nothing of it is applied. Each velocity becomes the mean of all old
 //! ones, so that the mean motion goes on: a sum would multiply it, and a part of them would forget some replicas' data.
 //! A residual in which a trainer accumulates between steps is saved as the next step would find it; one that is not finite
-//! is refused, as that step would report it.
+//! is refused, as that step would report it. One in the memory of a GPU is saved and loaded like any other, and goes on on
+//! the processor, or the other way round, bit for bit; of a lost GPU its last snapshot is saved, if there is one.
 //!
 //! Policies go on from one state that all of them are merged into ([`Encoder::merge_scopes`]).
 //!

@@ -1,7 +1,7 @@
 //! Bad records and bad targets: an error, and nothing applied.
 
-use super::device::{USAGES, Vector, buffer, context, read};
 use super::plain::{self, Random, bits};
+use super::vector::{USAGES, Vector, buffer, context, read};
 use gradring::codec::gpu::wgpu::BufferUsages;
 use gradring::codec::gpu::{GpuApplier, GpuApplyError, GpuError, GradRef};
 use gradring::codec::{Apply, CHUNK, DecodeError, Format, Path, Record};

@@ -1,12 +1,12 @@
 //! Any records, in any order, onto any parts.
 
-use super::device::{Vector, context};
 use super::plain::{self, Kind, Random, bits, first_difference, vector};
+use super::vector::{Vector, context};
 use gradring::codec::gpu::{GpuApplier, GpuContext};
 use gradring::codec::{Apply, BLOCK, CHUNK, Format, Path, Record, Unit, canon, payload_len};
 
 /// A record, and how it is applied where.
-pub struct Sent {
+pub(crate) struct Sent {
     format: Format,
     hits: u32,
     elements: usize,
@@ -17,7 +17,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    pub fn record(&self) -> Record<'_> {
+    pub(crate) fn record(&self) -> Record<'_> {
         Record {
             format: self.format,
             hits: self.hits,
@@ -27,14 +27,14 @@ impl Sent {
     }
 
     /// Any record for some of so many elements.
-    pub fn any(random: &mut Random, of: usize) -> Sent {
+    pub(crate) fn any(random: &mut Random, of: usize) -> Sent {
         let elements = random.index(of.min(CHUNK) + 1);
         let start = random.index(of - elements + 1);
         let format = random.one_of(&Format::ALL);
         Self::with(random, format, start, elements)
     }
 
-    pub fn with(random: &mut Random, format: Format, start: usize, elements: usize) -> Sent {
+    pub(crate) fn with(random: &mut Random, format: Format, start: usize, elements: usize) -> Sent {
         let unit = Unit::new(0.25, 0.375).expect("in range");
         let density = 10f64.powf(-4.0 * random.unit());
         let mut hits = Vec::new();
@@ -72,12 +72,12 @@ impl Sent {
     }
 
     /// Onto a vector of the processor's. How many were not finite.
-    pub fn expected(&self, target: &mut Vec<f32>) -> u64 {
+    pub(crate) fn expected(&self, target: &mut Vec<f32>) -> u64 {
         let applied = Path::Scalar.apply_at(&self.record(), self.x, self.how, target, self.start);
         u64::from(applied.expect("a good record").not_finite)
     }
 
-    pub fn apply(&self, applier: &mut GpuApplier, target: &Vector) {
+    pub(crate) fn apply(&self, applier: &mut GpuApplier, target: &Vector) {
         applier
             .apply(
                 &self.record(),
@@ -91,7 +91,7 @@ impl Sent {
 }
 
 /// The count of elements that were not finite, when all of it is there.
-pub fn not_finite(context: &GpuContext, applier: &mut GpuApplier, target: &Vector) -> u64 {
+pub(crate) fn not_finite(context: &GpuContext, applier: &mut GpuApplier) -> u64 {
     let mut sum = 0;
     // Nothing is waited for inside: what is not there yet is so after the device has been.
     for _ in 0..2 {
@@ -154,7 +154,7 @@ fn any_records_give_the_bits_of_the_processor_on_any_parts() {
                 applier.finish().expect("the device works");
             }
         }
-        let found = not_finite(&context, &mut applier, &target);
+        let found = not_finite(&context, &mut applier);
         let values = target.read();
         let first = first_difference(&values, &expected);
         assert!(
@@ -239,8 +239,8 @@ fn what_is_not_finite_stays_and_is_told_once() {
             .apply(&record, 0.5, Apply::Add, &target.parts(), 0)
             .expect("a good record");
     }
-    assert_eq!(not_finite(&context, &mut applier, &target), 12);
-    assert_eq!(not_finite(&context, &mut applier, &target), 0);
+    assert_eq!(not_finite(&context, &mut applier), 12);
+    assert_eq!(not_finite(&context, &mut applier), 0);
     let mut expected = vec![2.5f32; 300];
     for at in [7, 8, 9, 299] {
         expected[at] = values[at];

@@ -7,8 +7,8 @@ use gradring::codec::CHUNK;
 use gradring::exchange::external::{DEFAULT_LIMIT, ExternalUpdate, queue};
 use gradring::exchange::{BackendChoice, BackendKind};
 use gradring::{
-    Adaptive, Asynchronous, Bypass, Clipping, Dense, EpochEnd, Exchange, NamedRange, Quantile,
-    Reduction, Replica,
+    Adaptive, Asynchronous, Bypass, Clipping, Dense, EpochEnd, Error, Exchange, Fixed, NamedRange,
+    Quantile, Reduction, Replica,
 };
 
 const LENGTH: usize = 40_000;
@@ -26,6 +26,7 @@ pub(crate) fn replica(case: &str, replica: &Replica) -> bool {
         "streamed" | "f32" | "bf16" => staged,
         "asynchronous" => asynchronous,
         "epochs" => epochs,
+        "not finite" => not_finite,
         _ => return false,
     };
     let (what, mode) = mode_of(case, replica);
@@ -136,7 +137,7 @@ fn sums(replica: &Replica, _: &str, mode: &Mode) {
     let mut hashes = Vec::new();
     for number in 0..8 {
         // Nobody in step 2: the sum stays as it is.
-        let gives = number != 2 && (number + rank) % 3 != 0;
+        let gives = number != 2 && !(number + rank).is_multiple_of(3);
         given.set(&update(rank, number, LONG));
         all_reduce(&mut exchange, gives.then_some(&given), &mut sum).expect("reduces");
         hashes.push(hash(&sum.get()));
@@ -220,12 +221,22 @@ fn staged(replica: &Replica, what: &str, mode: &Mode) {
     let mut sum = mode.vector(&vec![0.0; LONG], &[CHUNK]);
     let mut given = mode.vector(&vec![0.0; LONG], &[1000]);
     for number in 0..4 {
-        given.set(&update(rank, number, LONG));
-        let gives = (rank + number) % 3 != 0;
-        let gives = gives.then_some(&given);
-        let report = step(&mut exchange, gives, &mut parameters).expect("steps");
-        assert_eq!(report.backend, BackendKind::Processor);
-        all_reduce(&mut exchange, gives, &mut sum).expect("reduces");
+        let mut values = update(rank, number, LONG);
+        if number == 2 && rank == 2 {
+            // Told to all, and left out: everything else is applied.
+            values[CHUNK] = f32::NAN;
+        }
+        given.set(&values);
+        let gives = !(rank + number).is_multiple_of(3);
+        match step(&mut exchange, gives.then_some(&given), &mut parameters) {
+            Ok(report) => assert_eq!(report.backend, BackendKind::Processor),
+            Err(Error::NonFinite { first, total }) => {
+                assert_eq!((first, total, number), ((2, 1), 1, 2));
+                given.set(&update(rank, number, LONG));
+            }
+            Err(error) => panic!("{error}"),
+        }
+        all_reduce(&mut exchange, gives.then_some(&given), &mut sum).expect("reduces");
         if what == "streamed" {
             // In parts: the update is this process's, the parameters are where they are.
             let mut open = exchange.begin().expect("begins");
@@ -295,6 +306,46 @@ fn epochs(replica: &Replica, _: &str, mode: &Mode) {
         hashes.push([hash(&parameters.get()), hash(&sum.get())]);
     }
     tell(format!("hashes {hashes:?}"));
+}
+
+/// What is not finite among parameters stays, and is counted: on a device one step late. Among updates it is left out and
+/// told.
+fn not_finite(replica: &Replica, _: &str, mode: &Mode) {
+    let rank = replica.rank();
+    let builder = Exchange::builder(LENGTH)
+        .policy(Fixed::new(1.0).expect("a threshold"))
+        .check_every(1);
+    let mut exchange = mode.builder(builder).build(replica).expect("agreed");
+    let mut values = vec![0.5; LENGTH];
+    (values[5], values[30_000]) = (f32::INFINITY, f32::NAN);
+    let mut parameters = mode.vector(&values, &[6]);
+    let mut met = Vec::new();
+    for number in 0..5 {
+        let mut values = vec![0.0; LENGTH];
+        for at in [4, 5, 30_000] {
+            values[at] = 1.0;
+        }
+        if number == 3 && rank == 1 {
+            (values[7], values[8]) = (f32::NAN, f32::NEG_INFINITY);
+        }
+        let given = mode.vector(&values, &[]);
+        match step(&mut exchange, Some(&given), &mut parameters) {
+            Ok(report) => met.push(report.parameters_not_finite),
+            Err(Error::NonFinite { first, total }) => {
+                assert_eq!((first, total, number), ((1, 2), 2, 3));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // Two of each rank in each step that has told of them.
+    let of_a_step = 2 * replica.world_size() as u64;
+    let total: u64 = met.iter().sum();
+    if mode.memory == super::Memory::Host {
+        assert_eq!(met, [of_a_step; 4]);
+    } else {
+        assert!((2 * of_a_step..=4 * of_a_step).contains(&total), "{met:?}");
+    }
+    tell(format!("parameters {}", hash(&parameters.get())));
 }
 
 /// What all replicas of a world must have told alike.
@@ -368,6 +419,11 @@ fn every_schedule_takes_vectors_on_a_device() {
 #[test]
 fn asynchronous_replicas_with_vectors_on_a_device_settle_alike() {
     told_alike("asynchronous", "shs", "settled");
+}
+
+#[test]
+fn what_is_not_finite_is_treated_alike_on_a_device() {
+    all_alike("not finite", "dsg", &["parameters"]);
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn resumed(replica: &Replica) {
         let mut parameters = mode.vector(&values, &[12_345]);
         let mut given = mode.vector(&vec![0.0; LENGTH], &[]);
         for number in 3 * stage..3 * stage + 3 {
-            let gives = (rank + number) % 4 != 0;
+            let gives = !(rank + number).is_multiple_of(4);
             given.set(&update(rank, number, LENGTH));
             let on_host = super::Vector::Host(update(rank, number, LENGTH));
             step(&mut resumed, gives.then_some(&given), &mut parameters).expect("steps");

@@ -62,6 +62,22 @@ fn replicas_learn_and_end_identical() {
     assert!(accuracy > 0.9, "{accuracy}");
     let compression = found["compression"].as_f64().expect("a number");
     assert!(compression > 30.0, "{compression}");
+    let backend = found["backend"].as_str().expect("a name");
+    assert!(backend.starts_with("GPU"), "{backend}");
+}
+
+#[test]
+fn updates_that_are_encoded_on_the_processor_end_in_the_same_bits() {
+    if device().is_none() {
+        return;
+    }
+    let words = "-n 3 --epochs 1 --json --backend";
+    let [on_gpu, on_processor] =
+        ["gpu", "processor"].map(|backend| result(&run(&format!("{words} {backend}"))));
+    assert_ne!(on_gpu["backend"], on_processor["backend"]);
+    for key in ["hashes", "losses", "accuracies", "compression"] {
+        assert_eq!(on_gpu[key], on_processor[key], "{key}");
+    }
 }
 
 /// `gradring run` with a directory for checkpoints.
@@ -136,7 +152,7 @@ fn a_gpu_that_is_not_there_is_said_once() {
 
 #[test]
 fn a_wrong_argument_is_refused() {
-    for words in ["-n 0", "-n", "--epochs many", "--rate 1"] {
+    for words in ["-n 0", "-n", "--epochs many", "--backend cpu", "--rate 1"] {
         let ended = run(words);
         assert_eq!(ended.status.code(), Some(2), "{words}");
         assert!(!ended.stderr.is_empty());

@@ -120,6 +120,9 @@ struct Inner {
     /// How often this process has waited for the device.
     waits: AtomicU64,
     kernels: Kernels,
+    /// Buffers and bind groups that were made: tests see that steps make none.
+    #[cfg(test)]
+    made: std::sync::atomic::AtomicUsize,
 }
 
 impl GpuContext {
@@ -190,6 +193,8 @@ impl GpuContext {
             timeout: Mutex::new(TIMEOUT),
             waits: AtomicU64::new(0),
             kernels,
+            #[cfg(test)]
+            made: Default::default(),
         }));
         // A pipeline that a driver refuses can lose the device without an error: nothing works from then on.
         let index = context.submit("the first submission", [])?;
@@ -329,7 +334,21 @@ impl GpuContext {
             usage,
             mapped_at_creation,
         };
+        #[cfg(test)]
+        self.note_made();
         self.scoped(what, |device| device.create_buffer(&descriptor))
+    }
+
+    #[cfg(test)]
+    pub(super) fn note_made(&self) {
+        self.0
+            .made
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(super) fn made(&self) -> usize {
+        self.0.made.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Submits commands.

@@ -62,9 +62,9 @@ impl Bound {
         self.groups.retain(|_, (_, used)| *used + KEPT >= steps);
     }
 
-    /// Lets go of all of them.
-    pub(super) fn clear(&mut self) {
-        self.groups.clear();
+    /// Lets go of all that are for this.
+    pub(super) fn forget(&mut self, what: Use) {
+        self.groups.retain(|key, _| key.0 != what);
     }
 
     /// The one for this, which is made if there is none.

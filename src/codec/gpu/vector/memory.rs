@@ -306,5 +306,7 @@ pub(super) fn bind(
     kernel: &Kernel,
     bindings: &[BindingResource<'_>],
 ) -> Result<BindGroup, GpuError> {
+    #[cfg(test)]
+    context.note_made();
     context.scoped("a binding", |device| kernel.bind(device, bindings))
 }

@@ -16,8 +16,10 @@ mod sampler;
 mod source;
 #[cfg(test)]
 mod tests;
+mod timed;
 
 pub(super) use kernels::EncodeKernels;
+pub use timed::{StageTimes, TimedVector};
 
 use super::context::GpuContext;
 use super::error::GpuError;
@@ -37,6 +39,7 @@ use sampler::Sampler;
 use source::Shares;
 use std::ops::Range;
 use std::sync::Arc;
+use timed::{Stage, Timer};
 use wgpu::{BufferUsages, CommandEncoder, ComputePassDescriptor, SubmissionIndex};
 
 /// What a step encodes with.
@@ -79,6 +82,8 @@ pub(crate) struct GpuVector {
     sampler: Option<Sampler>,
     bound: Bound,
     record_after: Option<CommandEncoder>,
+    /// For this package's own benchmark.
+    timer: Option<Timer>,
     came: Came,
 }
 
@@ -129,6 +134,7 @@ impl GpuVector {
             sampler: None,
             bound: Bound::default(),
             record_after: None,
+            timer: None,
             came: Came::default(),
         })
     }
@@ -284,7 +290,7 @@ impl GpuVector {
             self.uploads = Uploads::new(&self.context, step_bytes(&self.layout, 2 * parts.len()))?;
         }
         if memory.make_room_for_parts(&self.context, parts.len())? {
-            self.bound.clear();
+            self.bound.forget(Use::Accumulate);
         }
         let uploads = &mut self.uploads;
         uploads.write(bytemuck::cast_slice(&slots), &memory.slots, 0)?;
@@ -376,9 +382,10 @@ impl GpuVector {
                 }
             }
         }
+        let ends = [number == 0, number + 1 == self.layout.windows.len()];
         let mut pass = commands.begin_compute_pass(&ComputePassDescriptor {
             label: Some("count"),
-            timestamp_writes: None,
+            timestamp_writes: timed::writes(self.timer.as_ref(), Stage::Count, ends),
         });
         for (bound, tiles) in &adding {
             let part = Some((SLOT * memory.next_part) as u32);
@@ -402,15 +409,25 @@ impl GpuVector {
     fn emit(&self, step: &GpuStep<'_>, commands: &mut CommandEncoder) {
         let Some(memory) = &self.memory else { return };
         let kernels = &self.context.kernels().encode;
-        let mut pass = commands.begin_compute_pass(&ComputePassDescriptor {
-            label: Some("encode"),
-            timestamp_writes: None,
-        });
+        let pass_of = |label, stage| ComputePassDescriptor {
+            label: Some(label),
+            timestamp_writes: timed::writes(self.timer.as_ref(), stage, [true, true]),
+        };
+        let windows = || {
+            let bound = memory.windows.iter().enumerate();
+            bound
+                .zip(&self.layout.windows)
+                .map(|((number, bound), window)| {
+                    let (tiles, chunks) = (window.tiles.len() as u64, window.chunks.len() as u64);
+                    let slot = Some((SLOT * number) as u32);
+                    (window, bound, slot, tiles, chunks)
+                })
+        };
+        let mut pass = commands.begin_compute_pass(&pass_of("plan", Stage::Plan));
         kernels.plan.dispatch(&mut pass, &memory.plan, Some(0), 1);
-        for (number, (window, bound)) in self.layout.windows.iter().zip(&memory.windows).enumerate()
-        {
-            let slot = Some((SLOT * number) as u32);
-            let (tiles, chunks) = (window.tiles.len() as u64, window.chunks.len() as u64);
+        drop(pass);
+        let mut pass = commands.begin_compute_pass(&pass_of("write", Stage::Write));
+        for (window, bound, slot, tiles, chunks) in windows() {
             if window.has_hits {
                 kernels
                     .sparse
@@ -430,7 +447,11 @@ impl GpuVector {
                     .dense_bf16
                     .dispatch(&mut pass, &bound.dense_bf16, slot, tiles);
             }
-            if step.clip.is_some() {
+        }
+        drop(pass);
+        let mut pass = commands.begin_compute_pass(&pass_of("look", Stage::Look));
+        for (window, bound, slot, tiles, chunks) in windows() {
+            if step.clip.is_some() && window.has_hits {
                 kernels.clamp.dispatch(&mut pass, &bound.clamp, slot, tiles);
             }
             kernels.look.dispatch(&mut pass, &bound.look, slot, chunks);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::codec::gpu::{GradRef, Selection, wgpu};
 use crate::codec::ranges::{chunks, visited};
-use crate::codec::{Budget, CHUNK, ChunkOptions, Dense, Encoded, Path, Values, cut8};
+use crate::codec::{Budget, CHUNK, ChunkOptions, Dense, Encoded, Path, Update, Values, cut8};
 use half::{bf16, f16};
 use serde::Deserialize;
 use wgpu::util::{BufferInitDescriptor, DeviceExt};
@@ -244,8 +244,6 @@ fn every_length_gives_the_plain_paths_bytes_for_any_bits() {
         }
     }
 }
-
-use crate::codec::Update;
 
 #[test]
 fn every_density_gives_the_plain_paths_bytes_in_both_formats() {
@@ -551,7 +549,7 @@ fn windows_change_no_byte() {
         };
         (at % 4, coding)
     }));
-    ranges.push((2_500_000, ChunkCoding::Threshold(1)));
+    ranges.push((4_400_000, ChunkCoding::Threshold(1)));
     let chunks = layout_of(&ranges);
     let (mut vector, mut plain) = pair(&context, &chunks, 2);
     let windows = vector.buffers().count();
@@ -786,4 +784,88 @@ fn what_no_kernel_gives_is_an_error() {
     };
     let found = vector.encode(Given::from(&vec![1.0f32; 1000]), &step);
     assert!(matches!(found, Err(GpuError::Refused { .. })), "{found:?}");
+}
+
+#[test]
+fn steps_of_the_same_buffers_make_nothing_new_on_the_device() {
+    let Some(context) = device_with(Features::all(), Limits::default()) else {
+        return;
+    };
+    let unit = unit(1e-3);
+    let elements = CHUNK + 4321;
+    let mut random = Random(12);
+    let updates = [0, 1].map(|_| random.plain(elements, unit, 0.02));
+    let buffers = updates
+        .each_ref()
+        .map(|update| buffer_of_numbers(&context, update));
+    let (mut vector, mut plain) = pair(&context, &of_one_scope(elements), 1);
+    let mut made = 0;
+    for step in 0..40 {
+        let at = step as usize % 2;
+        let half = elements as u64 / 2;
+        let parts = [0, half].map(|start| GradRef::Device {
+            buffer: &buffers[at],
+            offset: 4 * start,
+            len: if start == 0 {
+                half
+            } else {
+                elements as u64 - half
+            },
+        });
+        let whole = GradRef::device(&buffers[at]);
+        let given = match step / 2 % 3 {
+            0 => whole.given(),
+            1 => parts.given(),
+            _ => Given::from(&updates[at]),
+        };
+        let mut sample = Vec::new();
+        vector.magnitudes(given, &[5..700], &mut sample).unwrap();
+        assert_eq!(sample.len(), 695);
+        step_of_both(
+            &mut vector,
+            &mut plain,
+            given,
+            Given::from(&updates[at]),
+            &GpuStep {
+                step,
+                first: step,
+                scopes: &[(unit, 5000)],
+                clip: (step % 5 == 4).then(|| Clip::new(3.0).unwrap()),
+            },
+            &format!("step {step}"),
+        );
+        // Each comparison downloads the residual through a buffer of its own.
+        let others = context.made() - step as usize;
+        if step <= 5 {
+            made = others;
+        }
+        assert_eq!(others, made, "step {step}");
+    }
+}
+
+#[test]
+fn a_vector_of_timestamps_says_how_long_each_stage_took() {
+    let Some(context) = gpu() else { return };
+    if !context
+        .device()
+        .features()
+        .contains(Features::TIMESTAMP_QUERY)
+    {
+        eprintln!("NOT RUN: {} has no timestamps", context.name());
+        return;
+    }
+    let unit = unit(1e-3);
+    let elements = 500_000;
+    let update = Random(13).plain(elements, unit, 0.01);
+    let buffer = buffer_of_numbers(context, &update);
+    let mut vector = TimedVector::new(context, elements).unwrap();
+    let times = vector
+        .encode(GradRef::device(&buffer).given(), unit, usize::MAX, 0)
+        .unwrap();
+    let stages = [times.count, times.plan, times.write, times.look];
+    assert!(stages.iter().all(|time| !time.is_zero()), "{times:?}");
+    assert!(times.all >= stages.iter().sum(), "{times:?}");
+    let expected = update.iter().filter(|x| x.abs() >= unit.t()).count();
+    assert_eq!(vector.hits(), expected as u64);
+    assert!(vector.message_bytes() >= 2 * expected);
 }

@@ -1,88 +1,39 @@
-//! A device, and vectors in its memory.
+//! Vectors in the memory of a device.
 
+use super::device::gpu;
 use super::plain::Random;
-use gradring::codec::gpu::{GpuContext, GpuError, GradRef, Selection, wgpu};
+use super::{GpuContext, wgpu};
+use gradring::codec::gpu::GradRef;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use wgpu::{BufferUsages, Limits};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use wgpu::BufferUsages;
 
-/// The device that all tests of this file share, one test at a time; none where there is no adapter, which is said, and
-/// is an error if `GRADRING_REQUIRE_GPU` is 1.
-pub fn context() -> Option<(GpuContext, MutexGuard<'static, ()>)> {
-    static CONTEXT: OnceLock<Option<GpuContext>> = OnceLock::new();
+/// The device that all tests share, one test at a time.
+pub(crate) fn context() -> Option<(GpuContext, MutexGuard<'static, ()>)> {
     static TURN: Mutex<()> = Mutex::new(());
-    let context = CONTEXT.get_or_init(|| {
-        let selection = Selection::from_env().expect("GRADRING_ADAPTER says what it can");
-        match GpuContext::new(&selection) {
-            Ok(context) => {
-                println!("on {}", context.name());
-                Some(context)
-            }
-            // Any other error is a device that does not work.
-            Err(error @ GpuError::NoAdapter { .. }) => {
-                let required =
-                    std::env::var("GRADRING_REQUIRE_GPU").is_ok_and(|value| value == "1");
-                assert!(!required, "GRADRING_REQUIRE_GPU is 1, and {error}");
-                println!("NOT RUN: {error}");
-                None
-            }
-            Err(error) => panic!("{error}"),
-        }
-    });
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    context.clone().map(|context| (context, turn))
-}
-
-/// A device of the same adapter whose bindings hold no more than 16 MiB.
-pub fn small(context: &GpuContext) -> GpuContext {
-    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
-        backends: wgpu::Backends::PRIMARY,
-        ..wgpu::InstanceDescriptor::new_without_display_handle()
-    });
-    let adapters = instance.enumerate_adapters(wgpu::Backends::PRIMARY);
-    let adapter = wait_for(adapters)
-        .into_iter()
-        .find(|adapter| adapter.get_info().name == context.adapter().name)
-        .expect("the adapter is still there");
-    let descriptor = wgpu::DeviceDescriptor {
-        required_limits: Limits {
-            max_storage_buffer_binding_size: 1 << 24,
-            ..Limits::default()
-        },
-        ..wgpu::DeviceDescriptor::default()
-    };
-    let (device, queue) = wait_for(adapter.request_device(&descriptor)).expect("a small device");
-    GpuContext::from_wgpu(device, queue).expect("16 MiB are enough")
-}
-
-/// Runs a future of wgpu, which is ready at once.
-fn wait_for<T>(future: impl Future<Output = T>) -> T {
-    let mut future = std::pin::pin!(future);
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    loop {
-        if let std::task::Poll::Ready(value) = future.as_mut().poll(&mut context) {
-            return value;
-        }
-        std::thread::yield_now();
-    }
+    gpu().map(|context| (context.clone(), turn))
 }
 
 /// What the elements around those of a vector hold: nobody may write them.
 const AROUND: f32 = 77.0;
 
+/// More than a batch of the applier has dispatches.
+const MOST_BUFFERS: usize = 700;
+
 /// A vector in buffers of a device.
-pub struct Vector {
+pub(crate) struct Vector {
     context: GpuContext,
     buffers: Vec<wgpu::Buffer>,
     /// Which buffer, and which of its elements.
     parts: Vec<(usize, Range<usize>)>,
 }
 
-pub const USAGES: BufferUsages = BufferUsages::STORAGE
+pub(crate) const USAGES: BufferUsages = BufferUsages::STORAGE
     .union(BufferUsages::COPY_SRC)
     .union(BufferUsages::COPY_DST);
 
-pub fn buffer(context: &GpuContext, elements: usize, usage: BufferUsages) -> wgpu::Buffer {
+pub(crate) fn buffer(context: &GpuContext, elements: usize, usage: BufferUsages) -> wgpu::Buffer {
     context.device().create_buffer(&wgpu::BufferDescriptor {
         label: None,
         size: 4 * elements as u64,
@@ -94,7 +45,7 @@ pub fn buffer(context: &GpuContext, elements: usize, usage: BufferUsages) -> wgp
 impl Vector {
     /// A vector in parts of these lengths, each of which has some elements of nobody before it; about every second one
     /// begins a buffer of its own.
-    pub fn new(
+    pub(crate) fn new(
         context: &GpuContext,
         random: &mut Random,
         values: &[f32],
@@ -105,7 +56,7 @@ impl Vector {
         for length in lengths {
             let length = length.min(left);
             left -= length;
-            if random.coin() {
+            if sizes.len() < MOST_BUFFERS && random.coin() {
                 sizes.push(0);
             }
             let buffer = sizes.len() - 1;
@@ -126,11 +77,11 @@ impl Vector {
     }
 
     /// All of it in one part.
-    pub fn in_one(context: &GpuContext, random: &mut Random, values: &[f32]) -> Vector {
+    pub(crate) fn in_one(context: &GpuContext, random: &mut Random, values: &[f32]) -> Vector {
         Self::new(context, random, values, [])
     }
 
-    pub fn write(&self, values: &[f32]) {
+    pub(crate) fn write(&self, values: &[f32]) {
         let mut contents: Vec<Vec<f32>> = (self.buffers.iter())
             .map(|buffer| vec![AROUND; (buffer.size() / 4) as usize])
             .collect();
@@ -146,7 +97,7 @@ impl Vector {
         }
     }
 
-    pub fn parts(&self) -> Vec<GradRef<'_>> {
+    pub(crate) fn parts(&self) -> Vec<GradRef<'_>> {
         let part = |(buffer, elements): &(usize, Range<usize>)| GradRef::Device {
             buffer: &self.buffers[*buffer],
             offset: 4 * elements.start as u64,
@@ -156,7 +107,7 @@ impl Vector {
     }
 
     /// What it holds. Checks that nothing around its parts has been written.
-    pub fn read(&self) -> Vec<f32> {
+    pub(crate) fn read(&self) -> Vec<f32> {
         let mut contents: Vec<Vec<f32>> = (self.buffers.iter())
             .map(|buffer| read(&self.context, buffer))
             .collect();
@@ -173,7 +124,7 @@ impl Vector {
 }
 
 /// All of a buffer.
-pub fn read(context: &GpuContext, buffer: &wgpu::Buffer) -> Vec<f32> {
+pub(crate) fn read(context: &GpuContext, buffer: &wgpu::Buffer) -> Vec<f32> {
     let (device, queue) = (context.device(), context.queue());
     let staging = device.create_buffer(&wgpu::BufferDescriptor {
         label: None,
