@@ -79,8 +79,8 @@ impl Shared {
 /// Applies records to parameters, or to a sum, in the memory of a device.
 ///
 /// The bits are those of [`Path::apply_at`](crate::codec::Path::apply_at), whatever the order of the calls. Records are
-/// collected and go to the device together; [`finish`](Self::finish) submits the rest. It has 14 MiB of staging memory,
-/// 4 MiB of its own and 4 MiB on the device, however large the target is, and makes no more after the first step.
+/// collected and go to the device together; [`finish`](Self::finish) submits the rest. It has 12 MiB of staging memory,
+/// 4 MiB of its own and 4 MiB on the device, however large the target is, and makes no buffers after that.
 pub struct GpuApplier {
     context: GpuContext,
     uploads: Uploads,
@@ -131,7 +131,7 @@ impl GpuApplier {
             },
             windows: Windows::new(context),
             not_finite,
-            batch: Batch::default(),
+            batch: Batch::new(),
             stride,
             pieces: Vec::new(),
             items: Vec::new(),
