@@ -1,4 +1,9 @@
-#![doc = include_str!("../README.md")]
+#![cfg_attr(feature = "gpu", doc = include_str!("../README.md"))]
+// Its examples need all features.
+#![cfg_attr(
+    not(feature = "gpu"),
+    doc = "Data-parallel training on one node. README.md is this crate's page."
+)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("gradring's engine needs Linux: futexes, robust lists and /dev/shm");
