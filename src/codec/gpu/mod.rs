@@ -51,6 +51,7 @@
 mod applier;
 mod context;
 mod error;
+mod hashing;
 mod kernels;
 mod slices;
 mod transfer;
