@@ -20,9 +20,12 @@ fn a_damaged_record_is_refused_as_on_the_processor_and_changes_nothing() {
     let mut refused = 0;
     for _ in 0..400 {
         let format = random.one_of(&Format::ALL);
-        let hits: Vec<(usize, bool)> = (0..of)
-            .filter_map(|i| random.happens(0.05).then(|| (i, random.coin())))
-            .collect();
+        let mut hits = Vec::new();
+        for i in 0..of {
+            if random.happens(0.05) {
+                hits.push((i, random.coin()));
+            }
+        }
         let (mut payload, mut count) = match format.dense() {
             None => (plain::payload(format, of, &hits), hits.len() as u32),
             Some(number) => (vec![0; of * number.bytes()], 0),

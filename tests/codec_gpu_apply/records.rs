@@ -44,10 +44,11 @@ impl Sent {
                 .flat_map(|value| [value[2], value[3]])
                 .collect(),
             _ => {
-                hits.extend(
-                    (0..elements)
-                        .filter_map(|i| random.happens(density).then(|| (i, random.coin()))),
-                );
+                for i in 0..elements {
+                    if random.happens(density) {
+                        hits.push((i, random.coin()));
+                    }
+                }
                 plain::payload(format, elements, &hits)
             }
         };
@@ -72,7 +73,8 @@ impl Sent {
     }
 
     /// Onto a vector of the processor's. How many were not finite.
-    pub(crate) fn expected(&self, target: &mut Vec<f32>) -> u64 {
+    pub(crate) fn expected(&self, mut target: &mut [f32]) -> u64 {
+        let target = &mut target;
         let applied = Path::Scalar.apply_at(&self.record(), self.x, self.how, target, self.start);
         u64::from(applied.expect("a good record").not_finite)
     }

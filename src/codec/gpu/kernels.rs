@@ -4,8 +4,8 @@
 //! declarations, so that including is putting together.
 
 use super::applier::ApplyKernels;
+use super::hashing;
 use super::vector::EncodeKernels;
-use super::whole;
 use wgpu::{
     BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
     BindGroupLayoutEntry, BindingResource, BindingType, BufferBindingType, ComputePass,
@@ -165,7 +165,7 @@ impl Kernels {
         Kernels {
             encode: EncodeKernels::new(device),
             apply: ApplyKernels::new(device),
-            hash: whole::hash_kernel(device),
+            hash: hashing::hash_kernel(device),
         }
     }
 }

@@ -54,6 +54,7 @@ mod context;
 #[path = "../../../tests/codec_gpu/device.rs"]
 pub(crate) mod device;
 mod error;
+mod hashing;
 mod kernels;
 mod slices;
 mod transfer;

@@ -2,31 +2,13 @@
 
 use super::context::GpuContext;
 use super::error::GpuError;
-use super::kernels::{Access, Kernel, source};
+use super::hashing::Hashing;
 use super::slices::GradRef;
 use super::transfer::{Download, Uploads};
-use super::windows::{Piece, Windows};
-use wgpu::{
-    BindingResource, Buffer, BufferBinding, BufferUsages, CommandEncoder, ComputePassDescriptor,
-    Device, SubmissionIndex,
-};
+use wgpu::{Buffer, BufferUsages, CommandEncoder, SubmissionIndex};
 
 /// Bytes that go at a time: the copy of one piece runs while another one is read or written here.
 const PIECE: usize = 4 << 20;
-
-/// Elements of a workgroup of the kernel `hash`.
-const TILE: u32 = 16_384;
-
-/// Dispatches of the kernel `hash` between two submissions.
-const DISPATCHES: usize = 128;
-
-/// What a dispatch of the kernel `hash` is told.
-const HASHED: u64 = 12;
-
-pub(super) fn hash_kernel(device: &Device) -> Kernel {
-    let bindings = [Access::Uniform, Access::Read, Access::ReadWrite];
-    Kernel::new(device, source!("hash", "arithmetic"), &bindings, &[])
-}
 
 /// Copies whole vectors, and hashes them. Keeps what it needs for it: for whoever does so in every step.
 pub(crate) struct Whole {
@@ -152,7 +134,7 @@ impl Whole {
 }
 
 /// What parameters' buffers have to allow.
-const USAGES: BufferUsages = BufferUsages::STORAGE
+pub(super) const USAGES: BufferUsages = BufferUsages::STORAGE
     .union(BufferUsages::COPY_SRC)
     .union(BufferUsages::COPY_DST);
 
@@ -168,7 +150,7 @@ fn made<T>(
 }
 
 /// Submits what was written, and behind it what is recorded here.
-fn submit(
+pub(super) fn submit(
     context: &GpuContext,
     during: &'static str,
     uploads: &mut Uploads,
@@ -239,115 +221,11 @@ impl<'a> Copies<'a> {
     }
 }
 
-/// What the hash needs on a device.
-struct Hashing {
-    uploads: Uploads,
-    hashed: Buffer,
-    totals: Buffer,
-    windows: Windows<1>,
-    stride: usize,
-}
-
-impl Hashing {
-    fn new(context: &GpuContext) -> Result<Hashing, GpuError> {
-        let alignment = context
-            .device()
-            .limits()
-            .min_uniform_buffer_offset_alignment;
-        let stride = alignment.max(16) as usize;
-        let uniforms = DISPATCHES * stride;
-        let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
-        let totals = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
-        Ok(Hashing {
-            uploads: Uploads::new(context, uniforms)?,
-            hashed: context.buffer("the parts to hash", uniforms as u64, usage, false)?,
-            totals: context.buffer("the hash", 8, totals, false)?,
-            windows: Windows::new(context),
-            stride,
-        })
-    }
-
-    fn sums(
-        &mut self,
-        context: &GpuContext,
-        download: &mut Download,
-        parts: &[GradRef<'_>],
-    ) -> Result<[u32; 2], GpuError> {
-        let kernel = &context.kernels().hash;
-        let mut pieces = Vec::new();
-        self.windows
-            .cut("parameters", USAGES, parts, 0..usize::MAX, &mut pieces)?;
-        for piece in &pieces {
-            self.windows.bind(piece.window, 0, |target| {
-                let hashed = BindingResource::Buffer(BufferBinding {
-                    buffer: &self.hashed,
-                    offset: 0,
-                    size: HASHED.next_multiple_of(16).try_into().ok(),
-                });
-                let buffers = [hashed, target, self.totals.as_entire_binding()];
-                context.scoped("parameters", |device| kernel.bind(device, &buffers))
-            })?;
-        }
-        let staging = download.buffer(8)?.clone();
-        let mut index = None;
-        // Without any piece there is still the sum of nothing to fetch.
-        let none = std::iter::once(&[][..]).filter(|_| pieces.is_empty());
-        let groups = pieces.chunks(DISPATCHES).chain(none);
-        for (number, pieces) in groups.enumerate() {
-            let hashed = self.hashed_of(pieces);
-            self.uploads.write(&hashed, &self.hashed, 0)?;
-            let (windows, totals) = (&self.windows, &self.totals);
-            let stride = self.stride;
-            index = Some(submit(
-                context,
-                "hashing parameters",
-                &mut self.uploads,
-                |commands| {
-                    if number == 0 {
-                        commands.clear_buffer(totals, 0, None);
-                    }
-                    let mut pass = commands.begin_compute_pass(&ComputePassDescriptor {
-                        label: Some("gradring: hash"),
-                        timestamp_writes: None,
-                    });
-                    for (at, piece) in pieces.iter().enumerate() {
-                        if let Some(bound) = windows.bound(piece.window, 0) {
-                            let tiles = (piece.elements.len() as u64).div_ceil(u64::from(TILE));
-                            kernel.dispatch(&mut pass, bound, Some((at * stride) as u32), tiles);
-                        }
-                    }
-                    drop(pass);
-                    commands.copy_buffer_to_buffer(totals, 0, &staging, 0, 8);
-                },
-            )?);
-        }
-        self.windows.forget();
-        match index {
-            None => Ok([0; 2]),
-            Some(index) => download.read(index, 8, |bytes| {
-                let (words, _) = bytes.as_chunks::<4>();
-                [0, 1].map(|word| u32::from_le_bytes(words[word]))
-            }),
-        }
-    }
-
-    /// What the dispatches of these pieces are told.
-    fn hashed_of(&self, pieces: &[Piece]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for (at, piece) in pieces.iter().enumerate() {
-            bytes.resize(at * self.stride, 0);
-            let Piece { elements, from, .. } = piece;
-            let numbers = [elements.start, *from as u32, elements.len() as u32];
-            bytes.extend_from_slice(bytemuck::cast_slice(&numbers));
-        }
-        bytes
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::codec::gpu::Selection;
+    use crate::codec::gpu::hashing::{DISPATCHES, TILE};
     use crate::codec::hash_sums_from;
 
     /// None, and says so, where there is no adapter; that is an error if `GRADRING_REQUIRE_GPU` is 1.

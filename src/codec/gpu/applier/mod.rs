@@ -1,6 +1,7 @@
 //! Records onto parameters, or onto a sum, in the memory of a device.
 
 mod batch;
+mod items;
 mod kernels;
 mod not_finite;
 
@@ -10,10 +11,11 @@ use super::slices::GradRef;
 use super::transfer::Uploads;
 use super::windows::{Piece, Windows};
 use crate::codec::apply::{Apply, checked};
-use crate::codec::format::{Checked, DecodeError, Format, NEGATIVE, Record};
+use crate::codec::format::{Checked, DecodeError, Format, Record};
 use crate::codec::parameters::Parameters;
 use crate::codec::{BLOCK, canon, dense};
 use batch::{Batch, DISPATCHES, ITEMS, Item, PAYLOAD};
+use items::items_of;
 pub(super) use kernels::ApplyKernels;
 use kernels::Kind;
 use not_finite::NotFinite;
@@ -381,53 +383,6 @@ impl GpuApplier {
                 }
             }
         }
-    }
-}
-
-/// Appends what of a record lies on a piece. Places count from the record's first entry.
-fn items_of(record: &Checked<'_>, x: f32, piece: &Piece, items: &mut Vec<Item>) {
-    let x = x.to_bits();
-    let (start, length) = (piece.from, piece.elements.len());
-    if record.record().format != Format::Sparse {
-        let most = if record.record().format == Format::Bitmap {
-            Kind::Bitmap.most()
-        } else {
-            Kind::Values.most()
-        };
-        items.extend((0..length).step_by(most).map(|done| Item {
-            place: (start + done) as u32,
-            entries: (length - done).min(most) as u32,
-            element: piece.elements.start + done as u32,
-            x,
-        }));
-        return;
-    }
-    let end = start + length;
-    let mut place = 0;
-    for (block, hits) in record.blocks() {
-        let (codes, _) = hits.as_chunks::<2>();
-        let index = |code: &[u8; 2]| usize::from(u16::from_le_bytes(*code) & !NEGATIVE);
-        if block < end && block + BLOCK > start {
-            let from = match start.saturating_sub(block) {
-                0 => 0,
-                skipped => codes.partition_point(|code| index(code) < skipped),
-            };
-            let to = match end - block {
-                BLOCK.. => codes.len(),
-                within => codes.partition_point(|code| index(code) < within),
-            };
-            items.extend((from..to).step_by(Kind::Sparse.most()).map(|at| {
-                Item {
-                    place: (place + at) as u32,
-                    entries: (to - at).min(Kind::Sparse.most()) as u32,
-                    element: (piece.elements.start)
-                        .wrapping_add(block as u32)
-                        .wrapping_sub(start as u32),
-                    x,
-                }
-            }));
-        }
-        place += codes.len();
     }
 }
 
