@@ -3,6 +3,9 @@
 //! A step is [`Encoder::begin`], which chooses the thresholds, [`Encoder::encode`] for each chunk in visiting order, and
 //! [`Encoder::end`]. Chunks are visited from number `step mod chunks` on, so that a limit starves none of them. A
 //! [streamed](Encoder::begin_streamed) step takes its update part by part.
+//!
+//! The residual is in this process's memory, or in that of a GPU (`EncoderBuilder::gpu`), which encodes all chunks of a
+//! step when it begins. What is chosen, counted and remembered is the same code for both.
 
 mod backend;
 mod builder;
