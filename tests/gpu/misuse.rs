@@ -238,7 +238,7 @@ fn mixed_memories(replica: &Replica) {
     let (mut first, mut last) = (values[..1000].to_vec(), values[1000..].to_vec());
     let parts = [GradRef::Host(&mut first), GradRef::Host(&mut last)];
     let mut parameters = vec![0.5; LENGTH];
-    let (mut left, mut right) = parameters.split_at_mut(5000);
+    let (left, right) = parameters.split_at_mut(5000);
     let mut onto = [GradRef::Host(left), GradRef::Host(right)];
     exchange.step(Some(&parts), &mut onto).expect("steps");
     assert_eq!(parameters, expected);
