@@ -14,7 +14,7 @@ mod plain;
 #[path = "codec_encoder_gpu/twins.rs"]
 mod twins;
 
-use gradring::codec::gpu::{GpuContext, GradRef, Selection, wgpu};
+use gradring::codec::gpu::{GpuContext, GpuError, GradRef, Selection, wgpu};
 use gradring::codec::{
     EncodeError, Encoder, Given, Message, ResidualPercentiles, ScopeState, ScopeStats, StepStats,
 };

@@ -8,10 +8,12 @@
 mod common;
 mod roofline;
 
-use common::{Against, Bench, Random, Times, time};
-use gradring::codec::gpu::{GpuApplier, GpuContext, GpuError, GradRef, Selection, wgpu};
+use common::{Against, Bench, Random, Times, median, time};
+use gradring::codec::gpu::{
+    GpuApplier, GpuContext, GpuError, GradRef, Selection, TimedVector, wgpu,
+};
 use gradring::codec::policy::{Fixed, Quantile, ThresholdPolicy};
-use gradring::codec::{Apply, Encoder, Message, Path, Record, cut8};
+use gradring::codec::{Apply, Encoder, Message, Path, Record, Unit, cut8};
 use roofline::{Roofline, bytes, wait};
 use std::time::Duration;
 use wgpu::BufferUsages;
@@ -195,30 +197,56 @@ impl OnProcessor<'_> {
     }
 }
 
-/// Accumulating, counting, planning and writing the message, beside the roofline.
+/// Adding the update, counting, planning and writing the message, beside the roofline; each stage, and looking at what
+/// stays, by itself.
 fn kernels(bench: &mut Bench, arena: &Arena<'_>, roofline: &Roofline<'_>, density: f64) {
     let name = format!("encode kernels, density {density:e}");
     if !bench.wants(&name) {
         return;
     }
-    let mut device = OnDevice::new(arena, fixed(density));
-    // The second step is the first one whose message has the length that was guessed.
-    device.step(|_, _| {});
-    let mut ours = || {
-        let whole = device.step(|_, _| {});
-        device.encoder.time_on_device().unwrap_or(whole)
+    let bytes = 12.0 * arena.elements as f64;
+    let report = |bench: &mut Bench, ours: &Times, theirs: &Times| {
+        let against = Against {
+            ratio: theirs.over(ours),
+            reference: MOVES,
+        };
+        bench.report(&name, ours.median() * 1e3, "ms", Some(against));
+        let name = format!("12 bytes an element, density {density:e}");
+        bench.report(&name, bytes / theirs.median() / 1e9, "GB/s", None);
     };
     let mut theirs = || roofline.run();
-    let times = bench.interleave(arena.rounds(), &mut [&mut ours, &mut theirs]);
-    let (ours, theirs) = (&times[0], &times[1]);
-    let against = Against {
-        ratio: theirs.over(ours),
-        reference: MOVES,
+    if !roofline.has_clock() {
+        let mut device = OnDevice::new(arena, fixed(density));
+        let mut ours = || device.step(|_, _| {});
+        let times = bench.interleave(arena.rounds(), &mut [&mut ours, &mut theirs]);
+        report(bench, &times[0], &times[1]);
+        return;
+    }
+    let made = TimedVector::new(arena.context, arena.elements);
+    let mut vector = made.expect("a device with a clock");
+    let t = cut8(-density.ln() as f32);
+    let unit = Unit::new(t, t).expect("the threshold of a density is in range");
+    let mut step = 0;
+    let mut stages: [Vec<f64>; 4] = Default::default();
+    let mut ours = || {
+        let update = [GradRef::device(&arena.updates[step as usize % 2])];
+        let took = vector.encode(&update, unit, usize::MAX, step);
+        let took = took.expect("the device works");
+        step += 1;
+        let each = [took.count, took.plan, took.write, took.look];
+        for (stage, took) in stages.iter_mut().zip(each) {
+            stage.push(took.as_secs_f64());
+        }
+        took.count + took.plan + took.write
     };
-    bench.report(&name, ours.median() * 1e3, "ms", Some(against));
-    let bytes = 12.0 * arena.elements as f64;
-    let name = format!("12 bytes an element, density {density:e}");
-    bench.report(&name, bytes / theirs.median() / 1e9, "GB/s", None);
+    // The second step is the first one whose message has the length that was guessed.
+    ours();
+    let times = bench.interleave(arena.rounds(), &mut [&mut ours, &mut theirs]);
+    report(bench, &times[0], &times[1]);
+    for (stage, took) in ["count", "plan", "write", "look"].into_iter().zip(stages) {
+        let name = format!("stage {stage}, density {density:e}");
+        bench.report(&name, median(took) * 1e3, "ms", None);
+    }
 }
 
 /// What crosses the bus, and how often the processor waits for it.

@@ -8,7 +8,7 @@ use wgpu::{BufferUsages, Features};
 const GROUP: usize = 4 * 256;
 
 /// A kernel that reads two vectors and writes one.
-pub struct Roofline<'a> {
+pub(crate) struct Roofline<'a> {
     context: &'a GpuContext,
     pipeline: wgpu::ComputePipeline,
     bound: wgpu::BindGroup,
@@ -19,7 +19,7 @@ pub struct Roofline<'a> {
 
 impl<'a> Roofline<'a> {
     /// Reads the first buffer and the second one, and writes the second one; they have as many elements, a multiple of 4.
-    pub fn new(
+    pub(crate) fn new(
         context: &'a GpuContext,
         update: &wgpu::Buffer,
         residual: &wgpu::Buffer,
@@ -74,12 +74,12 @@ impl<'a> Roofline<'a> {
     }
 
     /// Whether its time is one of the device's clock; else it is from the submission to its end.
-    pub fn has_clock(&self) -> bool {
+    pub(crate) fn has_clock(&self) -> bool {
         self.clock.is_some()
     }
 
     /// How long the kernel takes.
-    pub fn run(&self) -> Duration {
+    pub(crate) fn run(&self) -> Duration {
         let (device, queue) = (self.context.device(), self.context.queue());
         let mut commands = device.create_command_encoder(&Default::default());
         let clock = self.clock.as_ref();
@@ -116,7 +116,7 @@ impl<'a> Roofline<'a> {
 }
 
 /// Waits until the device has done all that was submitted.
-pub fn wait(context: &GpuContext) {
+pub(crate) fn wait(context: &GpuContext) {
     context
         .device()
         .poll(wgpu::PollType::wait_indefinitely())
@@ -124,7 +124,7 @@ pub fn wait(context: &GpuContext) {
 }
 
 /// The first bytes of a buffer that can be mapped.
-pub fn bytes(context: &GpuContext, buffer: &wgpu::Buffer, count: u64) -> Vec<u8> {
+pub(crate) fn bytes(context: &GpuContext, buffer: &wgpu::Buffer, count: u64) -> Vec<u8> {
     let slice = buffer.slice(..count);
     slice.map_async(wgpu::MapMode::Read, |mapped| mapped.expect("it is mapped"));
     wait(context);

@@ -182,7 +182,7 @@ fn what_the_device_refuses_is_an_error_and_the_next_step_is_as_any_other() {
         let make = || Encoder::builder(3000).policy(policy.make());
         let mut encoder = make().gpu(context.clone()).build().unwrap();
         let mut expected = make().build().unwrap();
-        let foreign = buffer_of(&other, 0, &[1.0; 3000]);
+        let foreign = buffer_of(other, 0, &[1.0; 3000]);
         let buffer = buffer_of(context, 0, &[0.0; 3000]);
         let mut random = Random(11);
         for number in 0..8 {

@@ -29,10 +29,18 @@ impl Home {
 
     /// Refuses on a GPU.
     pub(super) fn check_processor(&self, what: &'static str) -> Result<(), EncodeError> {
+        if self.is_gpu() {
+            Err(EncodeError::OnGpu { what })
+        } else {
+            Ok(())
+        }
+    }
+
+    fn is_gpu(&self) -> bool {
         match self {
-            Home::Processor(_) => Ok(()),
+            Home::Processor(_) => false,
             #[cfg(feature = "gpu")]
-            Home::Gpu(_) => Err(EncodeError::OnGpu { what }),
+            Home::Gpu(_) => true,
         }
     }
 

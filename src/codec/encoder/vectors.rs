@@ -37,9 +37,13 @@ impl Encoder {
         }
         #[cfg(feature = "gpu")]
         self.restore_on_gpu(residual)?;
-        if let Home::Processor(home) = &mut self.home {
-            home.residual.copy_from_slice(residual);
-            home.touched = false;
+        match &mut self.home {
+            Home::Processor(home) => {
+                home.residual.copy_from_slice(residual);
+                home.touched = false;
+            }
+            #[cfg(feature = "gpu")]
+            Home::Gpu(_) => {}
         }
         if let (Some(memory), Some(velocity)) = (&mut self.memory, velocity) {
             memory.velocity_mut().copy_from_slice(velocity);

@@ -130,7 +130,7 @@ const ACROSS: u64 = 65_535;
 
 /// As few rows as hold so many workgroups, and as few workgroups a row as these rows need.
 fn grid(workgroups: u64) -> (u32, u32) {
-    let rows = workgroups.div_ceil(ACROSS).min(ACROSS).max(1);
+    let rows = workgroups.div_ceil(ACROSS).clamp(1, ACROSS);
     let across = workgroups.div_ceil(rows).min(ACROSS);
     (across as u32, rows as u32)
 }

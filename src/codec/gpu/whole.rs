@@ -426,6 +426,7 @@ mod tests {
         let Some(context) = context() else {
             return;
         };
+        let mut whole = Whole::new(&context);
         let usage = BufferUsages::STORAGE | BufferUsages::COPY_DST;
         let made = context.buffer("a test", 32, usage, false);
         let buffer = made.expect("memory");

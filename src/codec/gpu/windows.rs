@@ -161,3 +161,118 @@ impl<const KERNELS: usize> Windows<KERNELS> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgpu::{Device, DeviceDescriptor, Limits};
+
+    /// A device that does nothing, whose bindings hold 16 MiB.
+    fn context() -> GpuContext {
+        let (device, queue) = Device::noop(&DeviceDescriptor {
+            required_limits: Limits {
+                max_storage_buffer_binding_size: 1 << 24,
+                ..Limits::default()
+            },
+            ..DeviceDescriptor::default()
+        });
+        GpuContext::from_wgpu(device, queue).expect("it takes everything")
+    }
+
+    fn buffer(context: &GpuContext, elements: u64) -> Buffer {
+        let made = context.buffer("a test", 4 * elements, BufferUsages::STORAGE, false);
+        made.expect("memory")
+    }
+
+    fn part(buffer: &Buffer, elements: Range<u64>) -> GradRef<'_> {
+        GradRef::Device {
+            buffer,
+            offset: 4 * elements.start,
+            len: elements.end - elements.start,
+        }
+    }
+
+    fn cut(
+        windows: &mut Windows<1>,
+        parts: &[GradRef<'_>],
+        elements: Range<usize>,
+    ) -> Vec<(usize, usize, Range<u32>)> {
+        let mut pieces = Vec::new();
+        windows
+            .cut(
+                "a test",
+                BufferUsages::STORAGE,
+                parts,
+                elements,
+                &mut pieces,
+            )
+            .expect("good parts");
+        let piece = |piece: Piece| (piece.window, piece.from, piece.elements);
+        pieces.into_iter().map(piece).collect()
+    }
+
+    #[test]
+    fn windows_begin_at_the_same_bytes_whatever_the_parts() {
+        let context = context();
+        let mut windows = Windows::<1>::new(&context);
+        // A window has 4 Mi elements.
+        let span = 1 << 22;
+        let (large, small) = (buffer(&context, 2 * span + 9), buffer(&context, 8));
+        let parts = [
+            part(&large, 5..5),
+            part(&small, 1..4),
+            part(&large, span - 2..2 * span + 3),
+            part(&large, 0..1),
+        ];
+        let whole = span as u32;
+        assert_eq!(
+            cut(&mut windows, &parts, 0..usize::MAX),
+            [
+                (0, 0, 1..4),
+                (1, 3, whole - 2..whole),
+                (2, 5, 0..whole),
+                (3, 5 + span as usize, 0..3),
+                (1, 8 + span as usize, 0..1),
+            ]
+        );
+        // In other parts, and with the last one first.
+        let parts = [part(&large, 3..6), part(&large, 2 * span + 1..2 * span + 2)];
+        let found = cut(&mut windows, &parts, 1..4);
+        assert_eq!(found, [(1, 0, 4..6), (3, 2, 1..2)]);
+    }
+
+    #[test]
+    fn what_binds_a_window_is_made_once_while_it_is_used() {
+        let context = context();
+        let mut windows = Windows::<1>::new(&context);
+        let kernel = &context.kernels().hash;
+        let uniform = context.buffer("a test", 16, BufferUsages::UNIFORM, false);
+        let (uniform, totals) = (uniform.expect("memory"), buffer(&context, 4));
+        let (first, second) = (buffer(&context, 8), buffer(&context, 8));
+        let mut made = 0;
+        let mut step = |windows: &mut Windows<1>, buffer: &Buffer| {
+            let [(window, 0, _)] = cut(windows, &[part(buffer, 2..5)], 0..3)[..] else {
+                panic!("one window");
+            };
+            windows
+                .bind(window, 0, |target| {
+                    made += 1;
+                    let buffers = [
+                        uniform.as_entire_binding(),
+                        target,
+                        totals.as_entire_binding(),
+                    ];
+                    context.scoped("a test", |device| kernel.bind(device, &buffers))
+                })
+                .expect("good buffers");
+            assert!(windows.bound(window, 0).is_some());
+            windows.forget();
+            made
+        };
+        assert_eq!(step(&mut windows, &first), 1);
+        assert_eq!(step(&mut windows, &first), 1);
+        assert_eq!(step(&mut windows, &second), 2);
+        // The first one was let go meanwhile.
+        assert_eq!(step(&mut windows, &first), 3);
+    }
+}

@@ -66,6 +66,13 @@ pub(super) struct Batch {
 }
 
 impl Batch {
+    pub(super) fn new() -> Batch {
+        Batch {
+            payload: Vec::with_capacity(PAYLOAD),
+            ..Batch::default()
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.layers_used == 0
     }

@@ -72,6 +72,8 @@ impl Shared {
             self.not_finite.as_entire_binding(),
         ];
         let kernel = context.kernels().apply.of(kind);
+        #[cfg(test)]
+        context.note_made();
         context.scoped("parameters", |device| kernel.bind(device, &buffers))
     }
 }
@@ -79,8 +81,8 @@ impl Shared {
 /// Applies records to parameters, or to a sum, in the memory of a device.
 ///
 /// The bits are those of [`Path::apply_at`](crate::codec::Path::apply_at), whatever the order of the calls. Records are
-/// collected and go to the device together; [`finish`](Self::finish) submits the rest. It has 14 MiB of staging memory,
-/// 4 MiB of its own and 4 MiB on the device, however large the target is, and makes no more after the first step.
+/// collected and go to the device together; [`finish`](Self::finish) submits the rest. It has 12 MiB of staging memory,
+/// 4 MiB of its own and 4 MiB on the device, however large the target is, and makes no buffers after that.
 pub struct GpuApplier {
     context: GpuContext,
     uploads: Uploads,
@@ -131,7 +133,7 @@ impl GpuApplier {
             },
             windows: Windows::new(context),
             not_finite,
-            batch: Batch::default(),
+            batch: Batch::new(),
             stride,
             pieces: Vec::new(),
             items: Vec::new(),
@@ -426,5 +428,54 @@ fn items_of(record: &Checked<'_>, x: f32, piece: &Piece, items: &mut Vec<Item>) 
             }));
         }
         place += codes.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::CHUNK;
+    use wgpu::{Device, DeviceDescriptor};
+
+    #[test]
+    fn steps_after_the_first_make_neither_buffers_nor_bindings() {
+        // A device that does nothing, but sees what is asked of it.
+        let (device, queue) = Device::noop(&DeviceDescriptor::default());
+        let context = GpuContext::from_wgpu(device, queue).expect("it takes everything");
+        let parameters = [300_000, 5, 77_000].map(|elements| {
+            let made = context.buffer("parameters", 4 * elements, USAGES, false);
+            made.expect("memory")
+        });
+        let target = parameters.each_ref().map(GradRef::device);
+        let mut applier = GpuApplier::new(&context).expect("memory");
+        let payload = [0; 4 * 90_000];
+        let mut made = 0;
+        for step in 0..6 {
+            for start in (0..300_000).step_by(60_000) {
+                for (format, bytes) in [(Format::DenseF32, 4), (Format::Bitmap, 0)] {
+                    let elements = 70_000;
+                    let bytes = if bytes > 0 {
+                        bytes * elements
+                    } else {
+                        elements / 4
+                    };
+                    let record = Record {
+                        format,
+                        hits: 0,
+                        elements,
+                        payload: &payload[..bytes],
+                    };
+                    applier
+                        .apply(&record, 1.0, Apply::Add, &target, start)
+                        .expect("good records");
+                }
+            }
+            applier.clear(&target, 0..CHUNK).expect("a good target");
+            applier.finish().expect("the device works");
+            if step == 0 {
+                made = context.made();
+            }
+            assert_eq!(context.made(), made, "in step {step}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::layout::Window;
 use crate::codec::Values;
 use crate::codec::given::Given;
 use crate::codec::gpu::error::GpuError;
-use crate::codec::gpu::slices::DeviceSlice;
+use crate::codec::gpu::slices::{DeviceSlice, GradRef};
 use wgpu::BufferUsages;
 
 /// A part of an update, in one kind of memory.
@@ -44,12 +44,17 @@ pub(super) fn parts_of(update: Given<'_>) -> Result<Option<Vec<Part<'_>>>, GpuEr
         Given::Parts(parts) => parts.iter().map(|&values| Part::Host(values)).collect(),
         Given::Device(parts) => parts
             .iter()
-            .map(|part| match (part, part.on_device()) {
-                (_, Some(slice)) => Part::Device(slice),
-                (crate::codec::gpu::GradRef::Host(values), None) => {
-                    Part::Host(Values::F32(&**values))
-                }
-                (_, None) => Part::Host(Values::F32(&[])),
+            .map(|part| match part {
+                GradRef::Host(values) => Part::Host(Values::F32(values)),
+                &GradRef::Device {
+                    buffer,
+                    offset,
+                    len,
+                } => Part::Device(DeviceSlice {
+                    buffer,
+                    offset,
+                    len,
+                }),
             })
             .collect(),
     };

@@ -1,0 +1,195 @@
+//! What came of a step, in this process's memory.
+
+use super::layout::{Layout, OUTCOME_WORDS};
+use super::outcome::{self, CUT_WORDS, Outcome};
+use super::{GpuChunk, GpuStep, GpuVector, feed, submit};
+use crate::codec::gpu::error::GpuError;
+use crate::codec::ranges::{Chunk, ChunkCoding};
+use std::ops::Range;
+use wgpu::CommandEncoder;
+
+/// What came of the last step.
+#[derive(Default)]
+pub(super) struct Came {
+    pub(super) chunks: Vec<GpuChunk>,
+    /// Where each chunk's payload lies in the message, in bytes.
+    pub(super) payloads: Vec<Range<usize>>,
+    /// All windows' messages.
+    pub(super) message: Vec<u8>,
+    pub(super) dropped: u64,
+    pub(super) clipped: f64,
+}
+
+impl GpuVector {
+    /// Submits a step, and reads back what came of it.
+    pub(super) fn read_back(
+        &mut self,
+        step: &GpuStep<'_>,
+        mut commands: CommandEncoder,
+    ) -> Result<(), GpuError> {
+        let Some(memory) = &mut self.memory else {
+            return Ok(());
+        };
+        let records = 4 * OUTCOME_WORDS * (self.chunks.len() + 1);
+        let cut = match step.clip {
+            Some(_) => 4 * CUT_WORDS * self.layout.scopes.len(),
+            None => 0,
+        };
+        let guesses: Vec<usize> = memory.windows.iter().map(|window| window.guess).collect();
+        let all = records + cut + 4 * guesses.iter().sum::<usize>();
+        let staging = self.download.buffer(all as u64)?;
+        commands.copy_buffer_to_buffer(&memory.outcomes, 0, staging, 0, records as u64);
+        let mut at = records as u64;
+        if cut > 0 {
+            commands.copy_buffer_to_buffer(&memory.cut, 0, staging, at, cut as u64);
+            at += cut as u64;
+        }
+        for (window, guess) in memory.windows.iter().zip(&guesses) {
+            let bytes = 4 * *guess as u64;
+            if bytes > 0 {
+                commands.copy_buffer_to_buffer(&window.message, 0, staging, at, bytes);
+            }
+            at += bytes;
+        }
+        let index = submit(&self.context, commands)?;
+        self.uploads.submitted(&index)?;
+
+        let (chunks, layout, came) = (&self.chunks, &self.layout, &mut self.came);
+        let read = self.download.read(index, all as u64, |bytes| {
+            let (records, rest) = bytes.split_at(records);
+            let (cut, message) = rest.split_at(cut);
+            came.read(chunks, layout, step, records, cut, message, &guesses)
+        })?;
+        let Some(Read {
+            outcomes,
+            lengths,
+            is_short,
+        }) = read
+        else {
+            return Err(GpuError::Refused {
+                adapter: self.context.name(),
+                what: "encoding",
+                why: "it gave what no kernel gives".to_owned(),
+            });
+        };
+        for (window, &length) in memory.windows.iter_mut().zip(&lengths) {
+            window.written = length as u64;
+            window.expect(length);
+        }
+        if is_short {
+            let mut commands = feed::commands(&self.context)?;
+            let missing = |(&length, &guess): (&usize, &usize)| length.saturating_sub(guess);
+            let all: usize = lengths.iter().zip(&guesses).map(missing).sum();
+            let staging = self.download.buffer(4 * all as u64)?;
+            let mut at = 0;
+            for (window, pair) in memory.windows.iter().zip(lengths.iter().zip(&guesses)) {
+                let bytes = 4 * missing(pair) as u64;
+                if bytes > 0 {
+                    let from = 4 * *pair.1 as u64;
+                    commands.copy_buffer_to_buffer(&window.message, from, staging, at, bytes);
+                }
+                at += bytes;
+            }
+            let index = submit(&self.context, commands)?;
+            self.download.read(index, 4 * all as u64, |bytes| {
+                let (mut base, mut at) = (0, 0);
+                for pair in lengths.iter().zip(&guesses) {
+                    let (length, missing) = (4 * pair.0, 4 * missing(pair));
+                    let end = base + length;
+                    came.message[end - missing..end].copy_from_slice(&bytes[at..at + missing]);
+                    base = end;
+                    at += missing;
+                }
+            })?;
+        }
+        came.note(chunks, step, &outcomes);
+        Ok(())
+    }
+}
+
+/// What was read back of a step.
+struct Read {
+    outcomes: Vec<Outcome>,
+    /// Of each window's message, in words.
+    lengths: Vec<usize>,
+    /// Whether a message is longer than what was read of it.
+    is_short: bool,
+}
+
+impl Came {
+    pub(super) fn forget(&mut self) {
+        self.chunks.clear();
+        self.payloads.clear();
+        self.message.clear();
+        (self.dropped, self.clipped) = (0, 0.0);
+    }
+
+    /// Takes over what was read back. `None` if it makes no sense.
+    #[allow(clippy::too_many_arguments, reason = "what one read-back brings")]
+    fn read(
+        &mut self,
+        chunks: &[Chunk],
+        layout: &Layout,
+        step: &GpuStep<'_>,
+        records: &[u8],
+        cut: &[u8],
+        mut message: &[u8],
+        guesses: &[usize],
+    ) -> Option<Read> {
+        let mut outcomes = Vec::with_capacity(chunks.len());
+        let mut end = 0;
+        for (at, chunk) in chunks.iter().enumerate() {
+            let outcome = Outcome::read(records, at, chunk)?;
+            if outcome.words.start != end {
+                return None;
+            }
+            end = outcome.words.end;
+            outcomes.push(outcome);
+        }
+        let mut lengths = Vec::with_capacity(guesses.len());
+        let mut is_short = false;
+        for (window, &guess) in layout.windows.iter().zip(guesses) {
+            let of_window = &outcomes[window.chunks.clone()];
+            let length: usize = of_window.iter().map(|outcome| outcome.words.len()).sum();
+            if length > window.message {
+                return None;
+            }
+            lengths.push(length);
+            is_short |= length > guess;
+            let (all, later) = message.split_at(4 * guess);
+            let read = 4 * length.min(guess);
+            self.message.extend_from_slice(&all[..read]);
+            self.message
+                .resize(self.message.len() + 4 * length - read, 0);
+            message = later;
+        }
+        self.dropped = u64::from(outcome::word(records, OUTCOME_WORDS * chunks.len()));
+        if !cut.is_empty() {
+            let scopes = cut.chunks_exact(4 * CUT_WORDS).zip(step.scopes);
+            self.clipped = scopes
+                .map(|(cut, &(unit, _))| outcome::taken(cut, outcome::bound(step, unit)))
+                .sum();
+        }
+        Some(Read {
+            outcomes,
+            lengths,
+            is_short,
+        })
+    }
+
+    /// Makes the chunks' numbers, now that all of the message is there.
+    fn note(&mut self, chunks: &[Chunk], step: &GpuStep<'_>, outcomes: &[Outcome]) {
+        for (chunk, outcome) in chunks.iter().zip(outcomes) {
+            let unit = match chunk.coding {
+                ChunkCoding::Threshold(scope) => step.scopes.get(scope).map(|&(unit, _)| unit),
+                ChunkCoding::Dense(_) => None,
+            };
+            let bytes = 4 * outcome.words.start..4 * outcome.words.end;
+            let message = &self.message[bytes.clone()];
+            let made = outcome.chunk(chunk.elements.len(), unit, message);
+            self.chunks.push(made);
+            self.payloads
+                .push(bytes.start..bytes.start + outcome.payload);
+        }
+    }
+}
