@@ -1,6 +1,6 @@
 //! Replicas on a GPU among replicas on the processor.
 
-use super::device::{all_reduce, step};
+use super::device::{Memory, all_reduce, step};
 use super::world::tell;
 use super::{Mode, all_alike, hash, mode_of, update};
 use gradring::codec::CHUNK;
@@ -308,7 +308,7 @@ fn epochs(replica: &Replica, _: &str, mode: &Mode) {
     tell(format!("hashes {hashes:?}"));
 }
 
-/// What is not finite among parameters stays, and is counted: on a device one step late. Among updates it is left out and
+/// What is not finite among parameters stays, and is counted: on a device maybe one step late. Among updates it is left out and
 /// told.
 fn not_finite(replica: &Replica, _: &str, mode: &Mode) {
     let rank = replica.rank();
@@ -325,25 +325,27 @@ fn not_finite(replica: &Replica, _: &str, mode: &Mode) {
         for at in [4, 5, 30_000] {
             values[at] = 1.0;
         }
-        if number == 3 && rank == 1 {
+        if number == 0 && rank == 1 {
             (values[7], values[8]) = (f32::NAN, f32::NEG_INFINITY);
         }
         let given = mode.vector(&values, &[]);
         match step(&mut exchange, Some(&given), &mut parameters) {
             Ok(report) => met.push(report.parameters_not_finite),
             Err(Error::NonFinite { first, total }) => {
-                assert_eq!((first, total, number), ((1, 2), 2, 3));
+                assert_eq!((first, total, number), ((1, 2), 2, 0));
             }
             Err(error) => panic!("{error}"),
         }
+        // All that the device has to do is done when the next step begins.
+        parameters.get();
     }
-    // Two of each rank in each step that has told of them.
+    // Two of each rank in each step; on a device at once, or told by the next one. What the first one would have told is
+    // lost.
     let of_a_step = 2 * replica.world_size() as u64;
     let total: u64 = met.iter().sum();
-    if mode.memory == super::Memory::Host {
-        assert_eq!(met, [of_a_step; 4]);
-    } else {
-        assert!((2 * of_a_step..=4 * of_a_step).contains(&total), "{met:?}");
+    match mode.memory {
+        Memory::Host => assert_eq!(met, [of_a_step; 4]),
+        Memory::Device => assert!((3 * of_a_step..=5 * of_a_step).contains(&total), "{met:?}"),
     }
     tell(format!("parameters {}", hash(&parameters.get())));
 }
