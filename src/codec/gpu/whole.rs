@@ -309,7 +309,6 @@ mod tests {
         let made = context.buffer("a test", 32, usage, false);
         let buffer = made.expect("memory");
         let mut values = [0.0; 8];
-        let mut whole = Whole::new(&context);
         assert!(matches!(
             whole.download(&[GradRef::device(&buffer)], &mut values),
             Err(GpuError::Buffer { expected, .. }) if expected.contains("COPY_SRC")
