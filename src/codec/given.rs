@@ -1,4 +1,5 @@
-//! An update as its trainer has it: one slice, a list of slices, or nothing but what it has added to the residual.
+//! An update as its trainer has it: one slice, a list of slices, parts in the memory of a GPU, or nothing but what it has
+//! added to the residual.
 
 use super::values::Values;
 use half::{bf16, f16};
@@ -85,7 +86,7 @@ impl<'a> Given<'a> {
 pub struct InResidual;
 
 /// What can be handed over as an update: vectors, arrays and slices of f32, f16 or bf16, or of such slices ([`Values`]),
-/// and [`InResidual`].
+/// [`InResidual`], and with the feature `gpu` a `GradRef`, or a list of them, whose parts may be in the memory of a GPU.
 ///
 /// ```
 /// use gradring::codec::{Given, Update};

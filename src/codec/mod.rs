@@ -12,8 +12,8 @@
 //! | [`encode`] | one fused pass: accumulate, threshold, collect |
 //! | [`dense`] | a chunk without compression |
 //! | [`values`] | numbers of f32, f16 and bf16 |
-//! | [`given`] | updates: one slice, a list of slices, or in the residual already |
-//! | [`parameters`] | what records are applied to: one slice, or a list of slices |
+//! | [`given`] | updates: slices, parts in the memory of a GPU, or in the residual already |
+//! | [`parameters`] | what records are applied to: slices, or parts in the memory of a GPU |
 //! | [`apply`] | a record onto parameters or onto a sum |
 //! | [`sample`] | the magnitudes of some elements, before the step |
 //! | [`Encoder`] | a whole vector: residual, thresholds by range, momentum memory, post-processor, threads |

@@ -1,10 +1,10 @@
-//! What records are applied to, as its trainer has it: one slice, or a list of slices.
+//! What records are applied to, as its trainer has it: one slice, a list of slices, or parts in the memory of a GPU.
 
 use super::residual::Residual;
 use std::ops::Range;
 
 /// Parameters, or a sum, as their trainer has them: one slice, or a list of slices of any lengths that follow one
-/// another, such as a model's tensors.
+/// another, such as a model's tensors. With the feature `gpu` also a `GradRef`, or a list of them: buffers of a GPU.
 ///
 /// What is applied to parts gives the bits that it would give to the whole vector.
 pub trait Parameters {

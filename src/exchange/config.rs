@@ -232,7 +232,7 @@ impl Builder {
     ///
     /// A GPU encodes in lockstep and in [`Bypass::Encoded`], without a momentum memory, and without post-processors that do
     /// more than [clip](PostProcessor::processes). Where the exchange was given no [context](Self::gpu) it makes its own, which
-    /// is [`Exchange::gpu`].
+    /// is [`Exchange::gpu`]; vectors on any other device are then an error.
     #[must_use]
     pub fn backend(mut self, choice: BackendChoice) -> Self {
         self.backend = choice;
@@ -373,6 +373,7 @@ impl Builder {
                     .then(|| format!("{schedule} steps"))
                     .or_else(|| encoder.gpu_cannot()),
             })?;
+            let is_given = context.is_some();
             let context = context.or_else(|| chosen.clone());
             if let Some(context) = &context {
                 // So that the others hear why, before their own patience ends.
@@ -381,7 +382,7 @@ impl Builder {
             if let Some(context) = chosen {
                 encoder = encoder.gpu(context);
             }
-            Device::new(context)
+            Device::new(context, is_given)
         };
         let encoder = encoder.path(path).build()?;
         if schedule == Schedule::Streamed {

@@ -10,6 +10,7 @@ use crate::codec::gpu::wgpu::{BufferUsages, CommandEncoder};
 use crate::codec::gpu::{GpuApplier, GpuContext, GpuError, GradRef, Whole};
 use crate::codec::{Given, Parameters};
 use crate::replica::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// What buffers of parameters are used for.
@@ -21,6 +22,9 @@ const PARAMETERS: BufferUsages = BufferUsages::STORAGE
 #[derive(Default)]
 pub(super) struct Device {
     context: Option<GpuContext>,
+    /// Whether the caller can have made anything on it: it is the caller's, or was asked for. Nothing else tells a buffer
+    /// of another device: wgpu may take one of another instance for a buffer of this one.
+    is_known: AtomicBool,
     /// Copies whole vectors.
     whole: Option<Whole>,
     /// Made for the first target on a device.
@@ -33,10 +37,12 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn new(context: Option<GpuContext>) -> Self {
+    /// `is_given`: the context is the caller's.
+    pub(super) fn new(context: Option<GpuContext>, is_given: bool) -> Self {
         Self {
             whole: context.as_ref().map(Whole::new),
             context,
+            is_known: AtomicBool::new(is_given),
             ..Self::default()
         }
     }
@@ -47,7 +53,9 @@ impl Device {
 
     /// The device for `what`.
     fn context(&self, what: &'static str) -> Result<&GpuContext, Error> {
-        self.context.as_ref().ok_or_else(|| without_context(what))
+        let context = self.context.as_ref();
+        let known = context.filter(|_| self.is_known.load(Ordering::Relaxed));
+        known.ok_or_else(|| without_context(what))
     }
 
     /// What copies whole vectors: `what`.
@@ -100,6 +108,7 @@ impl Exchange {
     /// The device of the exchange, on which its updates are encoded or its vectors may be: for buffers of your own.
     #[must_use]
     pub fn gpu(&self) -> Option<&GpuContext> {
+        self.device.is_known.store(true, Ordering::Relaxed);
         self.device.context.as_ref()
     }
 
@@ -126,7 +135,8 @@ impl Exchange {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an exchange without a device; [`Error::Gpu`] when commands that were handed over before are
+    /// [`Error::Invalid`] for an exchange without a device, and for one that made its own, which nobody has asked for with
+    /// [`gpu`](Self::gpu); [`Error::Gpu`] when commands that were handed over before are
     /// refused (local).
     pub fn record_after(&mut self, commands: CommandEncoder) -> Result<(), Error> {
         let context = self.device.context("commands for a device")?;

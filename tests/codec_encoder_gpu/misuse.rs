@@ -1,9 +1,10 @@
 //! What an encoder on a GPU refuses, and that nothing has changed then.
 
 use super::config::{Halving, Policy};
+use super::device::device_with;
 use super::plain::{Random, bits};
 use super::{Whose, buffer_of, compare, context, new_context, said};
-use gradring::codec::gpu::wgpu::{BufferDescriptor, BufferUsages};
+use gradring::codec::gpu::wgpu::{BufferDescriptor, BufferUsages, Features, Limits};
 use gradring::codec::gpu::{GpuError, GradRef};
 use gradring::codec::policy::{Fixed, Magnitude};
 use gradring::codec::{
@@ -183,6 +184,9 @@ fn what_the_device_refuses_is_an_error_and_the_next_step_is_as_any_other() {
         let mut encoder = make().gpu(context.clone()).build().unwrap();
         let mut expected = make().build().unwrap();
         let foreign = buffer_of(other, 0, &[1.0; 3000]);
+        let Some(strange) = device_with(Features::empty(), Limits::default()) else {
+            return;
+        };
         let buffer = buffer_of(context, 0, &[0.0; 3000]);
         let mut random = Random(11);
         for number in 0..8 {
@@ -191,6 +195,12 @@ fn what_the_device_refuses_is_an_error_and_the_next_step_is_as_any_other() {
                 let refused = match number {
                     // A buffer of another device, and commands that are none.
                     1 | 5 => encoder.begin(number, &GradRef::device(&foreign)),
+                    // Commands of another instance's device: wgpu panics, which nobody may see.
+                    7 => {
+                        let commands = strange.device().create_command_encoder(&Default::default());
+                        encoder.record_after(commands).unwrap();
+                        encoder.begin(number, &update)
+                    }
                     _ => {
                         let mut commands =
                             context.device().create_command_encoder(&Default::default());

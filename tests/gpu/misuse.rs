@@ -133,6 +133,30 @@ fn misuse(replica: &Replica) {
         ),
         "{error}"
     );
+    // One that made its own device, of which nobody knows: what is handed over is on another one.
+    let mut own = Exchange::builder(LENGTH)
+        .backend(BackendChoice::Gpu)
+        .build(replica)
+        .expect("agreed");
+    let commands = context.device().create_command_encoder(&Default::default());
+    for refused in [
+        own.step(Some(&whole(&right)), &mut vec![0.0; LENGTH])
+            .map(drop),
+        own.step(Some(&update(0, 0, LENGTH)), &mut whole(&right))
+            .map(drop),
+        own.record_after(commands),
+    ] {
+        assert!(
+            matches!(&refused, Err(Error::Invalid { expected, .. }) if expected.contains("context of its device")),
+            "{refused:?}"
+        );
+    }
+    let device = own.gpu().expect("it made one").clone();
+    own.step(
+        Some(&whole(&buffer(&device, LENGTH, ALL))),
+        &mut whole(&buffer(&device, LENGTH, ALL)),
+    )
+    .expect("these are its own device's");
     // Nothing has happened to any of them.
     let mut parameters = mode.vector(&vec![0.5; LENGTH], &[]);
     let given = mode.vector(&update(0, 0, LENGTH), &[]);

@@ -163,7 +163,9 @@ impl GpuContext {
         Self::with(device, queue, lost)
     }
 
-    /// The caller's own device, with the limits that it has. Its handlers of errors and of losing it stay as they are.
+    /// The caller's own device and its queue, with the limits that it has: those of `wgpu::Limits::default()` are enough,
+    /// and no features are needed. Larger buffers take fewer windows. Its handlers of errors and of losing it stay as they
+    /// are.
     ///
     /// # Errors
     /// [`GpuError::Device`] when it cannot run the codec's kernels; [`GpuError::Lost`].

@@ -8,7 +8,7 @@ use wgpu::BufferUsages;
 /// An update, or parameters, where they are: f32 in this process's memory, or in a buffer of a GPU.
 ///
 /// A model's tensors are a list of them: `[GradRef]` is one vector, as `[&[f32]]` is. The parts of parameters must all be
-/// in one kind of memory.
+/// in one kind of memory, and must not overlap, which nothing checks; those of an update may do both.
 ///
 /// A buffer needs [`STORAGE`](BufferUsages::STORAGE); one of parameters also [`COPY_SRC`](BufferUsages::COPY_SRC) and
 /// [`COPY_DST`](BufferUsages::COPY_DST); one of an update also `COPY_SRC` where a step is staged, that is, copied to the
@@ -18,7 +18,8 @@ use wgpu::BufferUsages;
 pub enum GradRef<'a> {
     /// In this process's memory.
     Host(&'a mut [f32]),
-    /// In a buffer of the device whose [`GpuContext`](super::GpuContext) the encoder or exchange was made with.
+    /// In a buffer of the device whose [`GpuContext`](super::GpuContext) the encoder or exchange was made with. One of
+    /// another device is refused by wgpu, unless that is of another instance: then it may be taken for another buffer.
     Device {
         /// The buffer.
         buffer: &'a wgpu::Buffer,
@@ -30,7 +31,7 @@ pub enum GradRef<'a> {
 }
 
 impl<'a> GradRef<'a> {
-    /// All of a buffer.
+    /// All of a buffer; up to 3 bytes at its end that are no whole element are left out.
     #[must_use]
     pub fn device(buffer: &'a wgpu::Buffer) -> GradRef<'a> {
         GradRef::Device {

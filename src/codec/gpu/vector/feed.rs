@@ -88,10 +88,22 @@ impl Feed {
     ) -> Result<SubmissionIndex, GpuError> {
         let next = self::commands(&self.context)?;
         let mut full = std::mem::replace(commands, next);
-        self.uploads.record(&mut full);
-        let full = self.context.scoped("uploads", |_| full.finish())?;
-        let index = self.context.submit("uploads", [full])?;
-        self.uploads.submitted(&index)?;
-        Ok(index)
+        let uploads = &mut self.uploads;
+        // They may be the caller's commands, of any device.
+        let full = self.context.scoped("uploads", |_| {
+            uploads.record(&mut full);
+            full.finish()
+        });
+        match full.and_then(|full| self.context.submit("uploads", [full])) {
+            Ok(index) => {
+                self.uploads.submitted(&index)?;
+                Ok(index)
+            }
+            Err(error) => {
+                self.context.check("uploads")?;
+                self.uploads.abandoned()?;
+                Err(error)
+            }
+        }
     }
 }
