@@ -354,6 +354,12 @@ impl GpuContext {
         self.0.made.load(std::sync::atomic::Ordering::Relaxed)
     }
 
+    /// Takes back what this process sees of a buffer. If it cannot be, as with a device that has been destroyed meanwhile,
+    /// whoever uses the buffer next hears of it, and no handler.
+    pub(super) fn unmap(&self, buffer: &Buffer) {
+        let _ = scoped(&self.0.device, &self.0.info, "a buffer", |_| buffer.unmap());
+    }
+
     /// Submits commands.
     pub(super) fn submit(
         &self,
