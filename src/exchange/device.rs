@@ -6,8 +6,8 @@
 
 use super::{BackendKind, Exchange, codec_error, hash};
 use crate::checkpoint::{State, StateError};
-use crate::codec::gpu::wgpu::{BufferUsages, CommandEncoder};
-use crate::codec::gpu::{GpuApplier, GpuContext, GpuError, GradRef, Whole};
+use crate::codec::gpu::wgpu::{BufferUsages, CommandBuffer, CommandEncoder};
+use crate::codec::gpu::{GpuApplier, GpuContext, GpuError, GradRef, Whole, check_apart};
 use crate::codec::{Given, Parameters};
 use crate::replica::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ pub(super) struct Device {
     /// Made for the first target on a device.
     applier: Option<GpuApplier>,
     /// The caller's commands, behind which the next step's first submission goes.
-    before: Mutex<Option<CommandEncoder>>,
+    before: Mutex<Option<CommandBuffer>>,
     /// Memory of vectors that are staged: parameters and update.
     parameters: Vec<f32>,
     update: Vec<f32>,
@@ -63,7 +63,7 @@ impl Device {
         self.whole.as_mut().ok_or_else(|| without_context(what))
     }
 
-    fn take_before(&self) -> Option<CommandEncoder> {
+    fn take_before(&self) -> Option<CommandBuffer> {
         let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
         before.take()
     }
@@ -136,10 +136,11 @@ impl Exchange {
     ///
     /// # Errors
     /// [`Error::Invalid`] for an exchange without a device, and for one that made its own, which nobody has asked for with
-    /// [`gpu`](Self::gpu); [`Error::Gpu`] when commands that were handed over before are
-    /// refused (local).
+    /// [`gpu`](Self::gpu); [`Error::Gpu`] when these commands, or such as were handed over before, are refused (local: they
+    /// do nothing).
     pub fn record_after(&mut self, commands: CommandEncoder) -> Result<(), Error> {
         let context = self.device.context("commands for a device")?;
+        let commands = context.finish_commands(commands).map_err(Error::Gpu)?;
         if !self.encodes_on_device() {
             return context.submit_commands(commands).map_err(Error::Gpu);
         }
@@ -189,6 +190,10 @@ impl Exchange {
         for part in parts.iter().filter_map(GradRef::on_device) {
             self.device.context("an update on a device")?;
             part.check("the update", usages).map_err(Error::Gpu)?;
+            if self.encoder.has_residual_in(part.buffer) {
+                let expected = "a buffer that is not the residual's own; InResidual is for that";
+                return Err(Error::Gpu(part.refused("the update", expected)));
+            }
         }
         Ok(())
     }
@@ -214,7 +219,12 @@ impl Exchange {
                 });
             };
             part.check(what, PARAMETERS).map_err(Error::Gpu)?;
+            if self.encoder.has_residual_in(part.buffer) {
+                let expected = "a buffer that is not the residual's own";
+                return Err(Error::Gpu(part.refused(what, expected)));
+            }
         }
+        check_apart(what, parts).map_err(Error::Gpu)?;
         if self.schedule.stays_on_device() && self.device.applier.is_none() {
             self.device.applier = Some(GpuApplier::new(context).map_err(Error::Gpu)?);
         }
@@ -229,7 +239,7 @@ impl Exchange {
     ) -> Result<R, Error> {
         if update.is_some() && self.encodes_on_device() {
             if let Some(commands) = self.device.take_before() {
-                let recorded = self.encoder.record_after(commands);
+                let recorded = self.encoder.record_after_finished(commands);
                 recorded.map_err(codec_error)?;
             }
         } else {

@@ -1,7 +1,9 @@
 //! Bad records and bad targets: an error, and nothing applied.
 
+use super::device::device_with;
 use super::plain::{self, Random, bits};
 use super::vector::{USAGES, Vector, buffer, context, read};
+use super::wgpu;
 use gradring::codec::gpu::wgpu::BufferUsages;
 use gradring::codec::gpu::{GpuApplier, GpuApplyError, GpuError, GradRef};
 use gradring::codec::{Apply, CHUNK, DecodeError, Format, Path, Record};
@@ -151,4 +153,37 @@ fn a_destroyed_target_is_an_error_and_the_next_step_goes_on() {
         applier.finish().expect("the device works");
     }
     assert_eq!(read(&context, &here)[3], -5.0);
+}
+
+/// The handler that a device has by itself panics.
+#[test]
+fn a_count_of_a_callers_device_that_is_destroyed_is_not_told_and_no_handler_hears_of_it() {
+    let Some((_, _turn)) = context() else {
+        return;
+    };
+    let device = device_with(wgpu::Features::empty(), wgpu::Limits::default());
+    let context = device.expect("the adapter of the shared device");
+    let mut applier = GpuApplier::new(&context).expect("memory");
+    let here = buffer(&context, 8, USAGES);
+    let payload = plain::payload(Format::Sparse, 8, &[(3, true)]);
+    let record = Record {
+        format: Format::Sparse,
+        hits: 1,
+        elements: 8,
+        payload: &payload,
+    };
+    let target = [GradRef::device(&here)];
+    let apply = |applier: &mut GpuApplier| applier.apply(&record, 1.0, Apply::Add, &target, 0);
+    apply(&mut applier).expect("a good target");
+    applier.finish().expect("the device works");
+    // The count is there, and nobody has looked at it.
+    let polled = context.device().poll(wgpu::PollType::wait_indefinitely());
+    polled.expect("the device works");
+    context.device().destroy();
+    assert_eq!(applier.take_not_finite(), 0);
+    let refused = apply(&mut applier).and_then(|()| Ok(applier.finish()?));
+    assert!(
+        matches!(refused, Err(GpuApplyError::Gpu(GpuError::Lost { .. }))),
+        "{refused:?}"
+    );
 }

@@ -84,6 +84,17 @@ fn misuse(replica: &Replica) {
             "{error}"
         );
     }
+    // Two parts with an element in common, of which the second one comes first in the buffer.
+    let shared = [
+        part(&right, 4 * 5999, LENGTH as u64 - 6000),
+        part(&right, 0, 6000),
+    ];
+    let mut wrong = shared;
+    let error = refused(&whole(&right), &mut wrong);
+    assert!(
+        matches!(&error, Error::Gpu(GpuError::Buffer { offset: 23_996, expected, .. }) if expected.contains("no other part")),
+        "{error}"
+    );
     let mut host = vec![0.0; 1000];
     let mut mixed = [
         part(&right, 0, LENGTH as u64 - 1000),
@@ -157,6 +168,44 @@ fn misuse(replica: &Replica) {
         &mut whole(&buffer(&device, LENGTH, ALL)),
     )
     .expect("these are its own device's");
+    // The residual itself, whose buffers a trainer has to know.
+    let parts = exchange.residual_on_device();
+    let GradRef::Device { buffer, .. } = &parts[0] else {
+        panic!("it is on the device");
+    };
+    let residual = (*buffer).clone();
+    drop(parts);
+    let residual = || part(&residual, 0, LENGTH as u64);
+    for refused in [
+        exchange
+            .step(Some(&residual()), &mut whole(&right))
+            .map(drop),
+        exchange
+            .step(Some(&whole(&right)), &mut residual())
+            .map(drop),
+        exchange.start(&mut residual()),
+        exchange.flush(&mut residual()).map(drop),
+    ] {
+        let error = refused.expect_err("refused");
+        assert!(
+            matches!(&error, Error::Gpu(GpuError::Buffer { expected, .. }) if expected.contains("residual")),
+            "{error}"
+        );
+    }
+    // Commands that cannot be: alone, and while others wait for the step.
+    for before in [false, true] {
+        let commands = || context.device().create_command_encoder(&Default::default());
+        if before {
+            exchange.record_after(commands()).expect("good commands");
+        }
+        let mut bad = commands();
+        bad.copy_buffer_to_buffer(&right, 2, &no_storage, 0, 7);
+        let refused = exchange.record_after(bad);
+        assert!(
+            matches!(refused, Err(Error::Gpu(GpuError::Refused { .. }))),
+            "{refused:?}"
+        );
+    }
     // Nothing has happened to any of them.
     let mut parameters = mode.vector(&vec![0.5; LENGTH], &[]);
     let given = mode.vector(&update(0, 0, LENGTH), &[]);

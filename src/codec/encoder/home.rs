@@ -49,9 +49,9 @@ impl Home {
         match self {
             Home::Processor(_) => lengths(elements, update),
             #[cfg(feature = "gpu")]
-            Home::Gpu(_) => {
+            Home::Gpu(home) => {
                 length(elements, update)?;
-                Ok(super::on_gpu::check_slices(update)?)
+                Ok(home.check_slices(update)?)
             }
         }
     }

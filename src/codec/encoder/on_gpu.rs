@@ -7,7 +7,7 @@ use super::on_processor::{OnProcessor, Threads};
 use crate::codec::Unit;
 use crate::codec::encode::{EncodeError, Encoded};
 use crate::codec::given::Given;
-use crate::codec::gpu::wgpu::{BufferUsages, CommandEncoder};
+use crate::codec::gpu::wgpu::{Buffer, BufferUsages, CommandBuffer, CommandEncoder};
 use crate::codec::gpu::{GpuContext, GpuError, GpuStep, GpuVector, GradRef};
 use crate::codec::ranges::Chunk;
 use crate::codec::residual::Residual;
@@ -127,6 +127,25 @@ impl OnGpu {
     pub(super) fn begin(&mut self) {
         self.current = None;
         self.flushed = Vec::new();
+    }
+
+    /// Whether this is a buffer of the residual's own.
+    fn has_residual_in(&self, buffer: &Buffer) -> bool {
+        self.vector.buffers().any(|(own, _)| own == buffer)
+    }
+
+    /// Refuses parts of an update that cannot be read where they are.
+    pub(super) fn check_slices(&self, update: Given<'_>) -> Result<(), GpuError> {
+        let Given::Device(parts) = update else {
+            return Ok(());
+        };
+        for slice in parts.iter().filter_map(GradRef::on_device) {
+            slice.check("an update", BufferUsages::STORAGE)?;
+            if self.has_residual_in(slice.buffer) {
+                return Err(slice.refused("an update", "a buffer that is not the residual's own"));
+            }
+        }
+        Ok(())
     }
 
     /// Hands over a chunk of the step. What was dropped and clipped is that of the whole step, and counted already.
@@ -359,26 +378,40 @@ impl Encoder {
     /// commands make the update. Before others that wait for the step already, those are submitted by themselves.
     ///
     /// # Errors
-    /// [`EncodeError::OnProcessor`]: the commands are not submitted; [`EncodeError::Gpu`] of those before them.
+    /// [`EncodeError::OnProcessor`], and [`EncodeError::Gpu`] of commands that cannot be: they are not submitted;
+    /// [`EncodeError::Gpu`] of those before them.
     pub fn record_after(&mut self, commands: CommandEncoder) -> Result<(), EncodeError> {
+        let finished = match &self.home {
+            Home::Processor(_) => return Err(commands_here()),
+            Home::Gpu(home) => home.vector.context().finish_commands(commands)?,
+        };
+        self.record_after_finished(finished)
+    }
+
+    /// The same of commands that have been ended.
+    pub(crate) fn record_after_finished(
+        &mut self,
+        commands: CommandBuffer,
+    ) -> Result<(), EncodeError> {
         match &mut self.home {
-            Home::Processor(_) => Err(EncodeError::OnProcessor {
-                what: "commands of a GPU before a step",
-            }),
+            Home::Processor(_) => Err(commands_here()),
             Home::Gpu(home) => Ok(home.vector.record_after(commands)?),
+        }
+    }
+
+    /// Whether this is a buffer of the residual's own.
+    pub(crate) fn has_residual_in(&self, buffer: &Buffer) -> bool {
+        match &self.home {
+            Home::Processor(_) => false,
+            Home::Gpu(home) => home.has_residual_in(buffer),
         }
     }
 }
 
-/// Refuses parts of an update that cannot be read where they are.
-pub(super) fn check_slices(update: Given<'_>) -> Result<(), GpuError> {
-    let Given::Device(parts) = update else {
-        return Ok(());
-    };
-    for slice in parts.iter().filter_map(GradRef::on_device) {
-        slice.check("an update", BufferUsages::STORAGE)?;
+fn commands_here() -> EncodeError {
+    EncodeError::OnProcessor {
+        what: "commands of a GPU before a step",
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -7,13 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use wgpu::{
-    AdapterInfo, Backends, Buffer, BufferDescriptor, BufferUsages, CommandBuffer, Device,
-    DeviceDescriptor, DeviceType, ErrorFilter, Features, Instance, InstanceDescriptor,
+    AdapterInfo, Backends, Buffer, BufferDescriptor, BufferUsages, CommandBuffer, CommandEncoder,
+    Device, DeviceDescriptor, DeviceType, ErrorFilter, Features, Instance, InstanceDescriptor,
     InstanceFlags, Limits, MemoryHints, PollType, Queue, SubmissionIndex,
 };
 
 /// How long a wait for the device may take, unless the context says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What is said of commands that the caller has recorded.
+const CALLERS: &str = "commands of the caller";
 
 /// Which of the machine's adapters is taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -353,6 +356,12 @@ impl GpuContext {
         self.0.made.load(std::sync::atomic::Ordering::Relaxed)
     }
 
+    /// Takes back what this process sees of a buffer. If it cannot be, as with a device that has been destroyed meanwhile,
+    /// whoever uses the buffer next hears of it, and no handler.
+    pub(super) fn unmap(&self, buffer: &Buffer) {
+        let _ = scoped(&self.0.device, &self.0.info, "a buffer", |_| buffer.unmap());
+    }
+
     /// Submits commands.
     pub(super) fn submit(
         &self,
@@ -362,12 +371,17 @@ impl GpuContext {
         self.scoped(what, |_| self.0.queue.submit(commands))
     }
 
-    /// Submits commands that the caller has recorded.
-    pub(crate) fn submit_commands(&self, commands: wgpu::CommandEncoder) -> Result<(), GpuError> {
-        const WHAT: &str = "commands of the caller";
-        self.check(WHAT)?;
-        self.scoped(WHAT, |_| self.0.queue.submit([commands.finish()]))
-            .map(|_| ())
+    /// Ends commands that the caller has recorded: what is wrong with them is found here, and not in the middle of a step.
+    pub(crate) fn finish_commands(
+        &self,
+        commands: CommandEncoder,
+    ) -> Result<CommandBuffer, GpuError> {
+        self.scoped(CALLERS, |_| commands.finish())
+    }
+
+    /// Submits commands of the caller's.
+    pub(crate) fn submit_commands(&self, commands: CommandBuffer) -> Result<(), GpuError> {
+        self.submit(CALLERS, [commands]).map(|_| ())
     }
 
     /// Waits for the device at most so long, whatever it was told before.

@@ -66,6 +66,7 @@ pub use applier::{GpuApplier, GpuApplyError};
 pub use context::{GpuContext, Selection, adapters};
 pub use error::GpuError;
 pub use slices::GradRef;
+pub(crate) use slices::check_apart;
 pub(crate) use vector::{GpuStep, GpuVector};
 // For this package's own benchmark.
 #[doc(hidden)]

@@ -8,7 +8,8 @@ use wgpu::BufferUsages;
 /// An update, or parameters, where they are: f32 in this process's memory, or in a buffer of a GPU.
 ///
 /// A model's tensors are a list of them: `[GradRef]` is one vector, as `[&[f32]]` is. The parts of parameters must all be
-/// in one kind of memory, and must not overlap, which nothing checks; those of an update may do both.
+/// in one kind of memory, and no two of them may have an element in common; those of an update may do both. Update and
+/// parameters may be in one buffer, but neither may be in those of an encoder's residual.
 ///
 /// A buffer needs [`STORAGE`](BufferUsages::STORAGE); one of parameters also [`COPY_SRC`](BufferUsages::COPY_SRC) and
 /// [`COPY_DST`](BufferUsages::COPY_DST); one of an update also `COPY_SRC` where a step is staged, that is, copied to the
@@ -18,10 +19,10 @@ use wgpu::BufferUsages;
 pub enum GradRef<'a> {
     /// In this process's memory.
     Host(&'a mut [f32]),
-    /// In a buffer of the device whose [`GpuContext`](super::GpuContext) the encoder or exchange was made with. One of
-    /// another device is refused by wgpu, unless that is of another instance: then it may be taken for another buffer.
+    /// In a buffer of the device whose [`GpuContext`](super::GpuContext) the encoder or exchange was made with.
     Device {
-        /// The buffer.
+        /// The buffer. One of another device of the same `wgpu::Instance` is refused; one of another instance cannot be told
+        /// from this one's, and must not be given.
         buffer: &'a wgpu::Buffer,
         /// The byte at which the first element lies: a multiple of 4.
         offset: u64,
@@ -105,14 +106,34 @@ impl DeviceSlice<'_> {
         } else {
             return Ok(());
         };
-        Err(GpuError::Buffer {
+        Err(self.refused(what, expected))
+    }
+
+    /// The error of one that is not what was expected.
+    pub(crate) fn refused(&self, what: &'static str, expected: &'static str) -> GpuError {
+        GpuError::Buffer {
             what,
             offset: self.offset,
             len: self.len,
             size: self.buffer.size(),
             expected,
-        })
+        }
     }
+}
+
+/// Refuses parts of which two have an element in common: what is applied to it would depend on where that is done. All
+/// must be inside of their buffers.
+pub(crate) fn check_apart(what: &'static str, parts: &[GradRef<'_>]) -> Result<(), GpuError> {
+    let slices = parts.iter().filter_map(GradRef::on_device);
+    let mut slices: Vec<DeviceSlice<'_>> = slices.filter(|slice| slice.len > 0).collect();
+    slices.sort_unstable_by(|a, b| (a.buffer, a.offset).cmp(&(b.buffer, b.offset)));
+    for pair in slices.windows(2) {
+        let [before, slice] = pair else { continue };
+        if before.buffer == slice.buffer && before.offset + 4 * before.len > slice.offset {
+            return Err(slice.refused(what, "elements that no other part has"));
+        }
+    }
+    Ok(())
 }
 
 impl Update for GradRef<'_> {

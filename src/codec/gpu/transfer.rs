@@ -60,8 +60,8 @@ impl Staging {
         }
     }
 
-    fn unmap(&self) {
-        self.buffer.unmap();
+    fn unmap(&self, context: &GpuContext) {
+        context.unmap(&self.buffer);
         self.state.store(UNMAPPED, Ordering::Release);
     }
 }
@@ -156,7 +156,7 @@ impl Uploads {
             return;
         }
         let staging = &self.ring[self.current];
-        staging.unmap();
+        staging.unmap(&self.context);
         self.is_recorded = true;
         for (from, to, offset, bytes) in self.copies.drain(..) {
             let (from, bytes) = (from as u64, bytes as u64);
@@ -255,7 +255,7 @@ impl Download {
         let view = view.map_err(|error| context.lose(DURING, error.to_string()))?;
         let made = with(&view);
         drop(view);
-        staging.unmap();
+        staging.unmap(context);
         Ok(made)
     }
 }

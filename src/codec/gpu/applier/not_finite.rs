@@ -114,7 +114,7 @@ impl NotFinite {
             {
                 sum = sum.saturating_add(u64::from_le_bytes(*bytes));
             }
-            slot.buffer.unmap();
+            context.unmap(&slot.buffer);
             slot.state.store(FREE, Ordering::Release);
         }
         sum

@@ -1,12 +1,12 @@
 //! What came of a step, in this process's memory.
 
+use super::feed::Commands;
 use super::layout::{Layout, OUTCOME_WORDS};
 use super::outcome::{self, CUT_WORDS, Outcome};
-use super::{GpuChunk, GpuStep, GpuVector, feed, submit};
+use super::{GpuChunk, GpuStep, GpuVector};
 use crate::codec::gpu::error::GpuError;
 use crate::codec::ranges::{Chunk, ChunkCoding};
 use std::ops::Range;
-use wgpu::CommandEncoder;
 
 /// What came of the last step.
 #[derive(Default)]
@@ -25,7 +25,7 @@ impl GpuVector {
     pub(super) fn read_back(
         &mut self,
         step: &GpuStep<'_>,
-        mut commands: CommandEncoder,
+        mut commands: Commands,
     ) -> Result<(), GpuError> {
         let Some(memory) = &mut self.memory else {
             return Ok(());
@@ -38,20 +38,26 @@ impl GpuVector {
         let guesses: Vec<usize> = memory.windows.iter().map(|window| window.guess).collect();
         let all = records + cut + 4 * guesses.iter().sum::<usize>();
         let staging = self.download.buffer(all as u64)?;
-        commands.copy_buffer_to_buffer(&memory.outcomes, 0, staging, 0, records as u64);
+        commands
+            .encoder
+            .copy_buffer_to_buffer(&memory.outcomes, 0, staging, 0, records as u64);
         let mut at = records as u64;
         if cut > 0 {
-            commands.copy_buffer_to_buffer(&memory.cut, 0, staging, at, cut as u64);
+            commands
+                .encoder
+                .copy_buffer_to_buffer(&memory.cut, 0, staging, at, cut as u64);
             at += cut as u64;
         }
         for (window, guess) in memory.windows.iter().zip(&guesses) {
             let bytes = 4 * *guess as u64;
             if bytes > 0 {
-                commands.copy_buffer_to_buffer(&window.message, 0, staging, at, bytes);
+                commands
+                    .encoder
+                    .copy_buffer_to_buffer(&window.message, 0, staging, at, bytes);
             }
             at += bytes;
         }
-        let index = submit(&self.context, commands)?;
+        let index = commands.submit(&self.context, "a step")?;
         self.uploads.submitted(&index)?;
 
         let (chunks, layout, came) = (&self.chunks, &self.layout, &mut self.came);
@@ -77,7 +83,7 @@ impl GpuVector {
             window.expect(length);
         }
         if is_short {
-            let mut commands = feed::commands(&self.context)?;
+            let mut commands = Commands::new(&self.context)?;
             let missing = |(&length, &guess): (&usize, &usize)| length.saturating_sub(guess);
             let all: usize = lengths.iter().zip(&guesses).map(missing).sum();
             let staging = self.download.buffer(4 * all as u64)?;
@@ -86,11 +92,17 @@ impl GpuVector {
                 let bytes = 4 * missing(pair) as u64;
                 if bytes > 0 {
                     let from = 4 * *pair.1 as u64;
-                    commands.copy_buffer_to_buffer(&window.message, from, staging, at, bytes);
+                    commands.encoder.copy_buffer_to_buffer(
+                        &window.message,
+                        from,
+                        staging,
+                        at,
+                        bytes,
+                    );
                 }
                 at += bytes;
             }
-            let index = submit(&self.context, commands)?;
+            let index = commands.submit(&self.context, "a step")?;
             self.download.read(index, 4 * all as u64, |bytes| {
                 let (mut base, mut at) = (0, 0);
                 for pair in lengths.iter().zip(&guesses) {

@@ -4,20 +4,46 @@ use crate::codec::Values;
 use crate::codec::gpu::context::GpuContext;
 use crate::codec::gpu::error::GpuError;
 use crate::codec::gpu::transfer::Uploads;
-use wgpu::{Buffer, CommandEncoder, CommandEncoderDescriptor, SubmissionIndex};
+use wgpu::{Buffer, CommandBuffer, CommandEncoder, CommandEncoderDescriptor, SubmissionIndex};
 
 /// Bytes of a staging buffer, at most.
 const MOST: usize = 8 << 20;
 /// Half-precision elements that become f32 at a time.
 const SINGLES: usize = 4096;
 
-/// A command encoder.
-pub(super) fn commands(context: &GpuContext) -> Result<CommandEncoder, GpuError> {
-    context.scoped("a command encoder", |device| {
-        device.create_command_encoder(&CommandEncoderDescriptor {
-            label: Some("gradring"),
-        })
-    })
+/// Commands that are recorded, and those of the caller's that go before them in the same submission.
+pub(super) struct Commands {
+    before: Option<CommandBuffer>,
+    pub(super) encoder: CommandEncoder,
+}
+
+impl Commands {
+    pub(super) fn new(context: &GpuContext) -> Result<Commands, GpuError> {
+        Self::behind(None, context)
+    }
+
+    /// Behind these of the caller's, if there are any.
+    pub(super) fn behind(
+        before: Option<CommandBuffer>,
+        context: &GpuContext,
+    ) -> Result<Commands, GpuError> {
+        let encoder = context.scoped("a command encoder", |device| {
+            device.create_command_encoder(&CommandEncoderDescriptor {
+                label: Some("gradring"),
+            })
+        })?;
+        Ok(Commands { before, encoder })
+    }
+
+    pub(super) fn submit(
+        self,
+        context: &GpuContext,
+        what: &'static str,
+    ) -> Result<SubmissionIndex, GpuError> {
+        let Commands { before, encoder } = self;
+        let own = context.scoped(what, |_| encoder.finish())?;
+        context.submit(what, before.into_iter().chain([own]))
+    }
 }
 
 /// Uploads of any length: what is full is submitted.
@@ -38,7 +64,7 @@ impl Feed {
     /// Has bytes, a multiple of 4, copied after the commands so far.
     pub(super) fn write(
         &mut self,
-        commands: &mut CommandEncoder,
+        commands: &mut Commands,
         mut bytes: &[u8],
         to: &Buffer,
         mut offset: u64,
@@ -60,7 +86,7 @@ impl Feed {
     /// The same of numbers, as f32.
     pub(super) fn write_values(
         &mut self,
-        commands: &mut CommandEncoder,
+        commands: &mut Commands,
         values: Values<'_>,
         to: &Buffer,
         offset: u64,
@@ -82,19 +108,14 @@ impl Feed {
     }
 
     /// Submits the commands so far and the copies; others can be recorded after them.
-    pub(super) fn flush(
-        &mut self,
-        commands: &mut CommandEncoder,
-    ) -> Result<SubmissionIndex, GpuError> {
-        let next = self::commands(&self.context)?;
+    pub(super) fn flush(&mut self, commands: &mut Commands) -> Result<SubmissionIndex, GpuError> {
+        let next = Commands::new(&self.context)?;
         let mut full = std::mem::replace(commands, next);
         let uploads = &mut self.uploads;
-        // They may be the caller's commands, of any device.
-        let full = self.context.scoped("uploads", |_| {
-            uploads.record(&mut full);
-            full.finish()
-        });
-        match full.and_then(|full| self.context.submit("uploads", [full])) {
+        let recorded = self
+            .context
+            .scoped("uploads", |_| uploads.record(&mut full.encoder));
+        match recorded.and_then(|()| full.submit(&self.context, "uploads")) {
             Ok(index) => {
                 self.uploads.submitted(&index)?;
                 Ok(index)

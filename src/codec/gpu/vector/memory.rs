@@ -297,7 +297,7 @@ fn filled(context: &GpuContext, what: &'static str, words: &[u32]) -> Result<Buf
         let mut view = view.map_err(|error| context.lose(what, error.to_string()))?;
         view.copy_from_slice(bytemuck::cast_slice(words));
     }
-    buffer.unmap();
+    context.unmap(&buffer);
     Ok(buffer)
 }
 

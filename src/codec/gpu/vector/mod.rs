@@ -33,7 +33,7 @@ use crate::codec::given::Given;
 use crate::codec::ranges::Chunk;
 use bound::Bound;
 use came::Came;
-use feed::Feed;
+use feed::{Commands, Feed};
 use layout::Layout;
 use memory::Memory;
 use record::step_bytes;
@@ -41,7 +41,7 @@ use sampler::Sampler;
 use std::ops::Range;
 use std::sync::Arc;
 use timed::Timer;
-use wgpu::{CommandEncoder, SubmissionIndex};
+use wgpu::CommandBuffer;
 
 /// What a step encodes with.
 pub(crate) struct GpuStep<'a> {
@@ -82,7 +82,7 @@ pub(crate) struct GpuVector {
     host: Option<(Feed, wgpu::Buffer)>,
     sampler: Option<Sampler>,
     bound: Bound,
-    record_after: Option<CommandEncoder>,
+    record_after: Option<CommandBuffer>,
     /// For this package's own benchmark.
     timer: Option<Timer>,
     came: Came,
@@ -138,11 +138,11 @@ impl GpuVector {
 
     /// Puts the first submission of the next step behind these commands of the caller's, and into the same submission.
     /// Of several, all but the last are submitted now.
-    pub(crate) fn record_after(&mut self, commands: wgpu::CommandEncoder) -> Result<(), GpuError> {
-        if let Some(before) = self.record_after.replace(commands) {
-            submit(&self.context, before)?;
+    pub(crate) fn record_after(&mut self, commands: CommandBuffer) -> Result<(), GpuError> {
+        match self.record_after.replace(commands) {
+            Some(before) => self.context.submit_commands(before),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Appends |s| of the elements of these pieces of the vector, in their order: to the bit what the processor's kernel
@@ -162,10 +162,7 @@ impl GpuVector {
             Some(sampler) => sampler,
             none => none.insert(Sampler::new(&self.context, elements)?),
         };
-        let mut commands = match self.record_after.take() {
-            Some(commands) => commands,
-            None => feed::commands(&self.context)?,
-        };
+        let mut commands = Commands::behind(self.record_after.take(), &self.context)?;
         let windows = &self.layout.windows;
         sampler.sample(
             windows,
@@ -186,24 +183,21 @@ impl GpuVector {
         self.came.forget();
         let parts = source::parts_of(update)?;
         self.bound.begin();
-        let mut commands = match self.record_after.take() {
-            Some(commands) => commands,
-            None => feed::commands(&self.context)?,
-        };
+        let before = self.record_after.take();
         if self.memory.is_none() {
-            let commands = self
-                .context
-                .scoped("the caller's commands", |_| commands.finish())?;
-            self.context.submit("the caller's commands", [commands])?;
-            return Ok(());
+            return match before {
+                Some(before) => self.context.submit_commands(before),
+                None => self.context.check("a step"),
+            };
         }
+        let mut commands = Commands::behind(before, &self.context)?;
         let shares = parts.map(|parts| source::shares(&parts, &self.layout.windows));
-        self.upload_step(shares.as_deref(), step, &mut commands)?;
+        self.upload_step(shares.as_deref(), step, &mut commands.encoder)?;
         for window in 0..self.layout.windows.len() {
             let of_window = shares.as_ref().map(|shares| &shares[window]);
             self.count(window, of_window, &mut commands)?;
         }
-        self.emit(step, &mut commands);
+        self.emit(step, &mut commands.encoder);
         self.read_back(step, commands)
     }
 
@@ -235,10 +229,10 @@ impl GpuVector {
             let end = 4 * elements as u64;
             for start in (0..end).step_by(PIECE) {
                 let bytes = (end - start).min(PIECE as u64);
-                let mut commands = feed::commands(&self.context)?;
+                let mut commands = Commands::new(&self.context)?;
                 let staging = download.buffer(bytes)?;
-                commands.copy_buffer_to_buffer(buffer, start, staging, 0, bytes);
-                let index = submit(&self.context, commands)?;
+                (commands.encoder).copy_buffer_to_buffer(buffer, start, staging, 0, bytes);
+                let index = commands.submit(&self.context, "a download")?;
                 download.read(index, bytes, |bytes| {
                     let words = 0..bytes.len() / 4;
                     let numbers = words.map(|at| f32::from_bits(outcome::word(bytes, at)));
@@ -252,7 +246,7 @@ impl GpuVector {
     /// Replaces the residual.
     pub(crate) fn restore(&mut self, residual: &[f32]) -> Result<(), GpuError> {
         let mut feed = Feed::new(&self.context, 4 * residual.len())?;
-        let mut commands = feed::commands(&self.context)?;
+        let mut commands = Commands::new(&self.context)?;
         let mut rest = residual;
         for (buffer, elements) in self.buffers() {
             let (now, later) = rest.split_at(elements.min(rest.len()));
@@ -278,8 +272,3 @@ const MOST_ELEMENTS: usize = 1 << 31;
 
 /// Bytes of the residual that are downloaded at a time.
 const PIECE: usize = 16 << 20;
-
-fn submit(context: &GpuContext, commands: CommandEncoder) -> Result<SubmissionIndex, GpuError> {
-    let commands = context.scoped("the commands of a step", |_| commands.finish())?;
-    context.submit("a step", [commands])
-}

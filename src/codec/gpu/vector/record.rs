@@ -1,7 +1,7 @@
 //! The commands of a step.
 
 use super::bound::{Bindable, Use};
-use super::feed::Feed;
+use super::feed::{Commands, Feed};
 use super::layout::{self, Layout};
 use super::memory::{SCOPE_WORDS, SLOT};
 use super::source::Shares;
@@ -122,7 +122,7 @@ impl GpuVector {
         &mut self,
         number: usize,
         shares: Option<&Shares<'_>>,
-        commands: &mut CommandEncoder,
+        commands: &mut Commands,
     ) -> Result<(), GpuError> {
         let Some(memory) = &mut self.memory else {
             return Ok(());
@@ -182,7 +182,7 @@ impl GpuVector {
             }
         }
         let ends = [number == 0, number + 1 == self.layout.windows.len()];
-        let mut pass = commands.begin_compute_pass(&ComputePassDescriptor {
+        let mut pass = commands.encoder.begin_compute_pass(&ComputePassDescriptor {
             label: Some("count"),
             timestamp_writes: timed::writes(self.timer.as_ref(), Stage::Count, ends),
         });

@@ -1,7 +1,7 @@
 //! Magnitudes of some elements, before the step.
 
 use super::bound::{Bindable, Bound, Use};
-use super::feed::{self, Feed};
+use super::feed::{Commands, Feed};
 use super::layout::Window;
 use super::memory::{Memory, SLOT, bind, slot_of};
 use super::outcome::word;
@@ -11,7 +11,7 @@ use crate::codec::gpu::error::GpuError;
 use crate::codec::gpu::slices::DeviceSlice;
 use crate::codec::gpu::transfer::Download;
 use std::ops::Range;
-use wgpu::{Buffer, BufferUsages, CommandEncoder, ComputePassDescriptor};
+use wgpu::{Buffer, BufferUsages, ComputePassDescriptor};
 
 /// Elements of a batch, at most: what one read-back brings.
 const ELEMENTS: usize = 1 << 20;
@@ -89,7 +89,7 @@ impl Sampler {
         bound: &mut Bound,
         parts: Option<&[Part<'_>]>,
         pieces: &[Range<usize>],
-        commands: &mut CommandEncoder,
+        commands: &mut Commands,
         out: &mut Vec<f32>,
     ) -> Result<(), GpuError> {
         // An error may have left some of another step.
@@ -144,7 +144,7 @@ impl Sampler {
                 if self.batch.is_full(self.elements) {
                     self.run(memory, bound, parts, commands, out)?;
                     is_open = false;
-                    *commands = feed::commands(&self.context)?;
+                    *commands = Commands::new(&self.context)?;
                 }
             }
         }
@@ -160,7 +160,7 @@ impl Sampler {
         memory: &Memory,
         bound: &mut Bound,
         parts: Option<&[Part<'_>]>,
-        commands: &mut CommandEncoder,
+        commands: &mut Commands,
         out: &mut Vec<f32>,
     ) -> Result<(), GpuError> {
         let batch = &mut self.batch;
@@ -208,7 +208,7 @@ impl Sampler {
             })?;
             groups.push((group, count as u64));
         }
-        let mut pass = commands.begin_compute_pass(&ComputePassDescriptor {
+        let mut pass = commands.encoder.begin_compute_pass(&ComputePassDescriptor {
             label: Some("magnitudes"),
             timestamp_writes: None,
         });
@@ -217,13 +217,14 @@ impl Sampler {
         }
         drop(pass);
         let bytes = 4 * batch.elements as u64;
-        let next = feed::commands(&self.context)?;
+        let next = Commands::new(&self.context)?;
         let mut full = std::mem::replace(commands, next);
         let staging = self.download.buffer(bytes)?;
         if bytes > 0 {
-            full.copy_buffer_to_buffer(&self.magnitudes, 0, staging, 0, bytes);
+            full.encoder
+                .copy_buffer_to_buffer(&self.magnitudes, 0, staging, 0, bytes);
         }
-        let index = super::submit(&self.context, full)?;
+        let index = full.submit(&self.context, "a sample")?;
         if bytes > 0 {
             self.download.read(index, bytes, |bytes| {
                 let words = 0..bytes.len() / 4;

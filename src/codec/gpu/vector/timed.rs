@@ -1,6 +1,7 @@
 //! How long the device takes for a step: for this package's own benchmark.
 
-use super::{GpuStep, GpuVector, submit};
+use super::feed::Commands;
+use super::{GpuStep, GpuVector};
 use crate::codec::Unit;
 use crate::codec::given::Given;
 use crate::codec::gpu::context::GpuContext;
@@ -133,14 +134,14 @@ impl TimedVector {
             },
         )?;
         let context = self.vector.context.clone();
-        let mut commands = super::feed::commands(&context)?;
+        let mut commands = Commands::new(&context)?;
         let bytes = 8 * 2 * u64::from(STAGES);
         if let Some(timer) = &self.vector.timer {
-            commands.resolve_query_set(&timer.set, 0..2 * STAGES, &timer.resolved, 0);
+            (commands.encoder).resolve_query_set(&timer.set, 0..2 * STAGES, &timer.resolved, 0);
             let staging = self.download.buffer(bytes)?;
-            commands.copy_buffer_to_buffer(&timer.resolved, 0, staging, 0, bytes);
+            (commands.encoder).copy_buffer_to_buffer(&timer.resolved, 0, staging, 0, bytes);
         }
-        let index = submit(&context, commands)?;
+        let index = commands.submit(&context, "timestamps")?;
         let mut ticks = [0u64; 2 * STAGES as usize];
         self.download.read(index, bytes, |bytes| {
             for (ticks, bytes) in ticks.iter_mut().zip(bytes.as_chunks::<8>().0) {
