@@ -44,8 +44,8 @@ pub struct Report {
     /// out.
     pub dropped: u64,
     /// Hits and dense values, of all replicas, that met a parameter that is not finite; it is left as it is. Others that
-    /// are not finite and that nothing met are not counted. Of parameters on a device those of a step are counted in the
-    /// next one.
+    /// are not finite and that nothing met are not counted. Of parameters on a device those of a step are counted when
+    /// they are known: in that step or a later one.
     pub parameters_not_finite: u64,
     /// External updates that were applied, of all replicas' sources.
     pub external_updates: u64,

@@ -343,7 +343,8 @@ fn not_finite(replica: &Replica, _: &str, mode: &Mode) {
     if mode.memory == super::Memory::Host {
         assert_eq!(met, [of_a_step; 4]);
     } else {
-        assert!((2 * of_a_step..=4 * of_a_step).contains(&total), "{met:?}");
+        // A device that is quick tells of a step in that step already, the last one too.
+        assert!((2 * of_a_step..=5 * of_a_step).contains(&total), "{met:?}");
     }
     tell(format!("parameters {}", hash(&parameters.get())));
 }
