@@ -1,15 +1,13 @@
 //! The program's own device, and vectors in its memory.
 
-use std::fmt;
 use std::io::{self, Read, Write};
-use std::sync::mpsc;
 
 use gradring::checkpoint::{State, StateError, Whose};
-use gradring::codec::gpu::GradRef;
+use gradring::{GpuContext, GpuError, GradRef, Parameters};
 use thiserror::Error;
 use wgpu::{
     Adapter, AdapterInfo, Backends, Buffer, BufferDescriptor, BufferUsages, Device,
-    DeviceDescriptor, DeviceType, Instance, InstanceDescriptor, MapMode, PollType, Queue,
+    DeviceDescriptor, DeviceType, Instance, InstanceDescriptor, Queue,
 };
 
 /// What the device does not do.
@@ -23,8 +21,8 @@ pub(crate) enum DeviceError {
     NoneNamed { name: String, found: String },
     #[error("{adapter} gives no device: {why}")]
     NoDevice { adapter: String, why: String },
-    #[error("{what} could not be read back: {why}")]
-    NotRead { what: String, why: String },
+    #[error(transparent)]
+    Context(#[from] GpuError),
 }
 
 /// A device and its queue.
@@ -33,6 +31,8 @@ pub(crate) struct Gpu {
     pub(crate) device: Device,
     pub(crate) queue: Queue,
     pub(crate) info: AdapterInfo,
+    /// The same, for the exchange and for copies.
+    pub(crate) context: GpuContext,
 }
 
 impl Gpu {
@@ -46,6 +46,7 @@ impl Gpu {
             why: error.to_string(),
         })?;
         Ok(Gpu {
+            context: GpuContext::from_wgpu(device.clone(), queue.clone())?,
             device,
             queue,
             info,
@@ -117,52 +118,21 @@ impl Tensors {
 
     /// How many elements there are in all.
     pub(crate) fn elements(&self) -> usize {
-        let bytes: u64 = self.buffers.iter().map(Buffer::size).sum();
-        bytes as usize / size_of::<f32>()
+        self.parts().elements()
     }
 
     /// Copies as many elements to the device.
-    pub(crate) fn write(&self, values: &[f32]) {
-        let mut bytes = bytemuck::cast_slice::<f32, u8>(values);
-        for buffer in &self.buffers {
-            let (own, rest) = bytes.split_at(buffer.size() as usize);
-            self.gpu.queue.write_buffer(buffer, 0, own);
-            bytes = rest;
-        }
+    pub(crate) fn write(&self, values: &[f32]) -> Result<(), GpuError> {
+        self.gpu.context.upload(values, &self.parts())
     }
 
     /// Waits for all that was submitted, and copies all elements from the device.
-    pub(crate) fn read(&self) -> Result<Vec<f32>, DeviceError> {
-        let failed = |error: &dyn fmt::Display| DeviceError::NotRead {
-            what: self.name.to_owned(),
-            why: error.to_string(),
-        };
-        let Gpu { device, queue, .. } = &self.gpu;
-        let staging = device.create_buffer(&BufferDescriptor {
-            label: Some("read-back"),
-            size: (self.elements() * size_of::<f32>()) as u64,
-            usage: BufferUsages::MAP_READ | BufferUsages::COPY_DST,
-            mapped_at_creation: false,
-        });
-        let mut commands = device.create_command_encoder(&Default::default());
-        let mut at = 0;
-        for buffer in &self.buffers {
-            commands.copy_buffer_to_buffer(buffer, 0, &staging, at, buffer.size());
-            at += buffer.size();
-        }
-        queue.submit([commands.finish()]);
-        let (sender, mapped) = mpsc::channel();
-        staging.map_async(MapMode::Read, .., move |result| {
-            // There is always somebody who waits for it.
-            let _ = sender.send(result);
-        });
-        let polled = device.poll(PollType::wait_indefinitely());
-        polled.map_err(|error| failed(&error))?;
-        let mapped = mapped.recv().map_err(|error| failed(&error))?;
-        mapped.map_err(|error| failed(&error))?;
-        let view = staging.get_mapped_range(..);
-        let view = view.map_err(|error| failed(&error))?;
-        Ok(bytemuck::pod_collect_to_vec(&view))
+    pub(crate) fn read(&self) -> Result<Vec<f32>, GpuError> {
+        self.gpu.context.download(&self.parts())
+    }
+
+    fn state_error(&self, error: GpuError) -> StateError {
+        StateError::io(self.name, io::Error::other(error))
     }
 }
 
@@ -177,15 +147,14 @@ impl State for Tensors {
     }
 
     fn save(&self, out: &mut dyn Write) -> Result<(), StateError> {
-        let values = self.read();
-        let values = values.map_err(|error| StateError::io(self.name, io::Error::other(error)))?;
+        let values = self.read().map_err(|error| self.state_error(error))?;
         let written = out.write_all(bytemuck::cast_slice(&values));
         written.map_err(|error| StateError::io(self.name, error))
     }
 
     fn load(&mut self, from: &mut dyn Read) -> Result<(), StateError> {
-        self.write(&self.saved(from)?);
-        Ok(())
+        let written = self.write(&self.saved(from)?);
+        written.map_err(|error| self.state_error(error))
     }
 
     /// Where there were more or fewer replicas, and each had its own, all go on from the mean; of what they share, one is
@@ -207,8 +176,8 @@ impl State for Tensors {
             sum / all.len() as f32
         };
         let means: Vec<f32> = (0..self.elements()).map(mean).collect();
-        self.write(&means);
-        Ok(())
+        let written = self.write(&means);
+        written.map_err(|error| self.state_error(error))
     }
 }
 

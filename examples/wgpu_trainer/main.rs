@@ -18,8 +18,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use gradring::GpuError;
 use gradring::checkpoint::Value;
-use gradring::codec::gpu::{GpuContext, GpuError};
 use gradring::exchange::BackendChoice;
 use gradring::progress::Sampler;
 use gradring::{Exchange, Launch, Quantile, Replica, Update, op, parameter_hash};
@@ -194,7 +194,6 @@ fn as_replica(arguments: &Arguments) -> Result<ExitCode, Failure> {
 fn train(arguments: &Arguments, replica: &Replica) -> Result<Trained, Failure> {
     let (data, world) = (load()?, replica.world_size());
     let gpu = Gpu::open(arguments.adapter.as_deref(), replica.rank())?;
-    let context = GpuContext::from_wgpu(gpu.device.clone(), gpu.queue.clone())?;
     let model = Model::new(&gpu, SHAPE, BATCH.max(VALIDATION_BATCH));
     let elements = model.parameters.elements();
     let schedule = Schedule {
@@ -212,14 +211,14 @@ fn train(arguments: &Arguments, replica: &Replica) -> Result<Trained, Failure> {
     let policy = Quantile::new(1e-2).map_err(gradring::Error::from)?;
     let exchange = Exchange::builder(elements)
         .policy(policy)
-        .gpu(context)
+        .gpu(gpu.context.clone())
         // Left to itself it would not encode on software that stands in for a GPU.
         .backend(arguments.backend)
         .build(replica)?;
     let exchange = replica.keep(exchange)?;
     let course = replica.keep_value(Value::shared("course", Course::default()))?;
     if !parameters.resumed() {
-        model.parameters.write(&SHAPE.initial(SEED));
+        model.parameters.write(&SHAPE.initial(SEED))?;
         exchange.lock()?.start(&mut model.parameters.parts())?;
     }
 
@@ -295,7 +294,7 @@ fn train(arguments: &Arguments, replica: &Replica) -> Result<Trained, Failure> {
 /// Adds the replicas' tallies up, and begins them anew.
 fn sums(replica: &Replica, tally: &gpu::Tensors) -> Result<[f64; 3], Failure> {
     let own = tally.read()?;
-    tally.write(&[0.0; 3]);
+    tally.write(&[0.0; 3])?;
     let mut all = [own[0], own[1], own[2]].map(f64::from);
     replica.all_reduce(&mut all, op::Sum)?;
     Ok(all)

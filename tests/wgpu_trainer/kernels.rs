@@ -56,7 +56,10 @@ fn the_gradient_is_that_of_the_network_on_the_processor() {
         let model = Model::new(&gpu, shape, 48);
         let parameters = parameters(shape);
         assert_eq!(model.parameters.elements(), parameters.len());
-        model.parameters.write(&parameters);
+        model
+            .parameters
+            .write(&parameters)
+            .expect("the device works");
         let mut expected = vec![0.0; parameters.len()];
         let mut room = shape.workspace();
         let (mut losses, mut seen) = (0.0, 0);
@@ -90,7 +93,10 @@ fn the_update_is_that_of_the_optimizer_on_the_processor() {
     let (data, shape) = (data(), crate::runs::SHAPE);
     let model = Model::new(&gpu, shape, 16);
     let parameters = parameters(shape);
-    model.parameters.write(&parameters);
+    model
+        .parameters
+        .write(&parameters)
+        .expect("the device works");
     let mut velocity = vec![0.0; parameters.len()];
     for first in [0, 16, 32] {
         let batch: Vec<usize> = (first..first + 16).collect();
@@ -114,7 +120,10 @@ fn held_out_samples_are_judged_as_on_the_processor() {
     let (data, shape) = (data(), crate::runs::SHAPE);
     let model = Model::new(&gpu, shape, BATCH);
     let parameters = parameters(shape);
-    model.parameters.write(&parameters);
+    model
+        .parameters
+        .write(&parameters)
+        .expect("the device works");
     let all: Vec<usize> = (0..data.held_out.len()).collect();
     for batch in all.chunks(BATCH) {
         model.judge(&data.held_out, batch);

@@ -83,6 +83,14 @@ pub enum GpuError {
         /// What was expected.
         expected: &'static str,
     },
+    /// As many elements as there are, and no others, can be copied.
+    #[error("{found} elements for parts that have {expected}")]
+    Length {
+        /// The parts' elements.
+        expected: usize,
+        /// How many there are.
+        found: usize,
+    },
     /// A part that has to be in the memory of the device.
     #[error(
         "part {part} of the {what} is in this process's memory; all have to be in the device's"

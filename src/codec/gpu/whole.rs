@@ -5,10 +5,39 @@ use super::error::GpuError;
 use super::hashing::Hashing;
 use super::slices::GradRef;
 use super::transfer::{Download, Uploads};
+use crate::codec::parameters::Parameters;
 use wgpu::{Buffer, BufferUsages, CommandEncoder, SubmissionIndex};
 
 /// Bytes that go at a time: the copy of one piece runs while another one is read or written here.
 const PIECE: usize = 4 << 20;
+
+impl GpuContext {
+    /// The elements of a vector that is in the memory of this device, or parts of which are: for checkpoints, and for what
+    /// is done on the processor. Waits for all that was submitted before.
+    ///
+    /// # Errors
+    /// [`GpuError`].
+    pub fn download(&self, parts: &[GradRef<'_>]) -> Result<Vec<f32>, GpuError> {
+        for part in parts.iter().filter_map(GradRef::on_device) {
+            part.check("a vector", BufferUsages::COPY_SRC)?;
+        }
+        let mut values = vec![0.0; parts.elements()];
+        Whole::new(self).download(parts, &mut values)?;
+        Ok(values)
+    }
+
+    /// Copies as many values to a vector in the memory of this device. What is submitted later comes after it.
+    ///
+    /// # Errors
+    /// [`GpuError`], such as [`GpuError::Length`].
+    pub fn upload(&self, values: &[f32], parts: &[GradRef<'_>]) -> Result<(), GpuError> {
+        let (expected, found) = (parts.elements(), values.len());
+        if found != expected {
+            return Err(GpuError::Length { expected, found });
+        }
+        Whole::new(self).upload(values, parts)
+    }
+}
 
 /// Copies whole vectors, and hashes them. Keeps what it needs for it: for whoever does so in every step.
 pub(crate) struct Whole {
@@ -319,6 +348,12 @@ mod tests {
             what: "parameters",
             part: 0,
         };
+        let (expected, found) = (8, 7);
+        assert_eq!(
+            context.upload(&values[1..], &parts),
+            Err(GpuError::Length { expected, found })
+        );
+        assert_eq!(context.download(&parts), Ok(vec![1.0; 8]));
         assert_eq!(whole.upload(&values, &parts), Err(refused.clone()));
         assert_eq!(whole.hash_sums(&parts), Err(refused));
         assert_eq!(whole.download(&parts, &mut values), Ok(()));
