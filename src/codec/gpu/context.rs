@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use wgpu::{
-    AdapterInfo, Backends, Buffer, BufferDescriptor, BufferUsages, CommandBuffer, CommandEncoder, Device,
-    DeviceDescriptor, DeviceType, ErrorFilter, Features, Instance, InstanceDescriptor,
+    AdapterInfo, Backends, Buffer, BufferDescriptor, BufferUsages, CommandBuffer, CommandEncoder,
+    Device, DeviceDescriptor, DeviceType, ErrorFilter, Features, Instance, InstanceDescriptor,
     InstanceFlags, Limits, MemoryHints, PollType, Queue, SubmissionIndex,
 };
 

@@ -108,10 +108,7 @@ impl Feed {
     }
 
     /// Submits the commands so far and the copies; others can be recorded after them.
-    pub(super) fn flush(
-        &mut self,
-        commands: &mut Commands,
-    ) -> Result<SubmissionIndex, GpuError> {
+    pub(super) fn flush(&mut self, commands: &mut Commands) -> Result<SubmissionIndex, GpuError> {
         let next = Commands::new(&self.context)?;
         let mut full = std::mem::replace(commands, next);
         self.uploads.record(&mut full.encoder);
