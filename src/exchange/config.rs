@@ -373,6 +373,9 @@ impl Builder {
                     .then(|| format!("{schedule} steps"))
                     .or_else(|| encoder.gpu_cannot()),
             })?;
+            if asked == BackendChoice::Auto && context.is_none() {
+                encoder = encoder.if_there_is_room();
+            }
             let context = context.or_else(|| chosen.clone());
             if let Some(context) = &context {
                 // So that the others hear why, before their own patience ends.
