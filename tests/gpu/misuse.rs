@@ -153,8 +153,12 @@ fn misuse(replica: &Replica) {
     drop(parts);
     let residual = || part(&residual, 0, LENGTH as u64);
     for refused in [
-        exchange.step(Some(&residual()), &mut whole(&right)).map(drop),
-        exchange.step(Some(&whole(&right)), &mut residual()).map(drop),
+        exchange
+            .step(Some(&residual()), &mut whole(&right))
+            .map(drop),
+        exchange
+            .step(Some(&whole(&right)), &mut residual())
+            .map(drop),
         exchange.start(&mut residual()),
         exchange.flush(&mut residual()).map(drop),
     ] {
