@@ -170,7 +170,7 @@ fn a_count_of_a_callers_device_that_is_destroyed_is_not_told_and_no_handler_hear
         payload: &payload,
     };
     let target = [GradRef::device(&here)];
-    let mut apply = |applier: &mut GpuApplier| applier.apply(&record, 1.0, Apply::Add, &target, 0);
+    let apply = |applier: &mut GpuApplier| applier.apply(&record, 1.0, Apply::Add, &target, 0);
     apply(&mut applier).expect("a good target");
     applier.finish().expect("the device works");
     // The count is there, and nobody has looked at it.
