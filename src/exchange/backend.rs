@@ -20,8 +20,8 @@ const LARGE: usize = 1 << 22;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackendChoice {
     /// What the variable `GRADRING_BACKEND` says (`auto`, `processor` or `gpu`). Where it says nothing, or `auto`: a GPU if
-    /// the exchange was given the context of one, or if the vector is large (2^22 elements) and there is one; else, and
-    /// where settings are such that a GPU cannot encode, the processor. A software adapter is no GPU.
+    /// the exchange was given the context of one, or if the vector is large (2^22 elements) and there is one with room for
+    /// it; else, and where settings are such that a GPU cannot encode, the processor. A software adapter is no GPU.
     #[default]
     Auto,
     /// This processor, whatever vectors are on a GPU.

@@ -374,6 +374,9 @@ impl Builder {
                     .or_else(|| encoder.gpu_cannot()),
             })?;
             let is_given = context.is_some();
+            if asked == BackendChoice::Auto && context.is_none() {
+                encoder = encoder.if_there_is_room();
+            }
             let context = context.or_else(|| chosen.clone());
             if let Some(context) = &context {
                 // So that the others hear why, before their own patience ends.

@@ -189,22 +189,27 @@ fn what_the_device_refuses_is_an_error_and_the_next_step_is_as_any_other() {
         };
         let buffer = buffer_of(context, 0, &[0.0; 3000]);
         let mut random = Random(11);
-        for number in 0..8 {
+        for number in 0..10 {
             let update: Vec<f32> = (0..3000).map(|_| random.laplace(1.0)).collect();
             if number % 2 == 1 {
+                let mut commands = context.device().create_command_encoder(&Default::default());
                 let refused = match number {
-                    // A buffer of another device, and commands that are none.
+                    // A buffer of another device, commands that are none, and those of a buffer that is gone.
                     1 | 5 => encoder.begin(number, &GradRef::device(&foreign)),
                     // Commands of another instance's device: wgpu panics, which nobody may see.
                     7 => {
                         let commands = strange.device().create_command_encoder(&Default::default());
-                        encoder.record_after(commands).unwrap();
-                        encoder.begin(number, &update)
+                        let recorded = encoder.record_after(commands);
+                        recorded.and_then(|()| encoder.begin(number, &update))
+                    }
+                    3 => {
+                        commands.copy_buffer_to_buffer(&buffer, 0, &buffer, 2, 1);
+                        encoder.record_after(commands)
                     }
                     _ => {
-                        let mut commands =
-                            context.device().create_command_encoder(&Default::default());
-                        commands.copy_buffer_to_buffer(&buffer, 0, &buffer, 2, 1);
+                        let gone = buffer_of(context, 0, &[0.0; 4]);
+                        commands.clear_buffer(&gone, 0, None);
+                        gone.destroy();
                         encoder.record_after(commands).unwrap();
                         encoder.begin(number, &update)
                     }
@@ -219,5 +224,15 @@ fn what_the_device_refuses_is_an_error_and_the_next_step_is_as_any_other() {
             let wanted = said(&mut expected, number, &update).unwrap();
             compare(&found, &wanted, &format!("{policy:?}, step {number}"));
         }
+        // The residual is no update.
+        let GradRef::Device { buffer, .. } = encoder.residual_on_device().swap_remove(0) else {
+            panic!("it is on the device");
+        };
+        let residual = buffer.clone();
+        let refused = encoder.begin(8, &GradRef::device(&residual));
+        assert!(
+            matches!(&refused, Err(EncodeError::Gpu(GpuError::Buffer { expected, .. })) if expected.contains("residual")),
+            "{refused:?}"
+        );
     }
 }

@@ -377,3 +377,33 @@ fn commands_that_make_the_update_come_before_the_step() {
         compare(&found, &expected, &format!("step {number}"));
     }
 }
+
+#[test]
+fn a_step_waits_for_its_sample_and_for_its_message_however_many_parts_its_update_has() {
+    // Nothing else waits for it.
+    let Some(context) = device_with(wgpu::Features::empty(), wgpu::Limits::default()) else {
+        return;
+    };
+    let (parts, length) = (1000, 3);
+    let mut encoder = Encoder::builder(parts * length)
+        .gpu(context.clone())
+        .build()
+        .unwrap();
+    let update: Vec<f32> = (1..=parts * length).map(|at| 1.0 / at as f32).collect();
+    let buffer = buffer_of(&context, 0, &update);
+    let part = |number| GradRef::Device {
+        buffer: &buffer,
+        offset: (4 * number * length) as u64,
+        len: length as u64,
+    };
+    let update: Vec<GradRef<'_>> = (0..parts).map(part).collect();
+    for number in 0..3 {
+        let before = context.waits();
+        encoder.begin(number, &update).unwrap();
+        assert_eq!(context.waits() - before, 2, "step {number}");
+        for visit in 0..encoder.chunks() {
+            encoder.encode(visit, &update).unwrap();
+        }
+        encoder.end().unwrap();
+    }
+}

@@ -46,6 +46,8 @@ pub struct EncoderBuilder {
     pub(super) snapshot_every: u64,
     #[cfg(feature = "gpu")]
     pub(super) falls_back: bool,
+    #[cfg(feature = "gpu")]
+    pub(super) needs_gpu: bool,
 }
 
 impl EncoderBuilder {
@@ -68,6 +70,8 @@ impl EncoderBuilder {
             snapshot_every: 0,
             #[cfg(feature = "gpu")]
             falls_back: false,
+            #[cfg(feature = "gpu")]
+            needs_gpu: true,
         }
     }
 
@@ -169,6 +173,13 @@ impl EncoderBuilder {
         self
     }
 
+    /// The GPU is only what seems best: if there is no room on it now, the processor encodes.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn if_there_is_room(mut self) -> Self {
+        self.needs_gpu = false;
+        self
+    }
+
     /// Which setting a GPU does not do.
     #[cfg(feature = "gpu")]
     pub(crate) fn gpu_cannot(&self) -> Option<String> {
@@ -266,15 +277,16 @@ impl EncoderBuilder {
         let home = match &self.gpu {
             None => on_processor()?,
             Some(context) => {
-                let threads = self.falls_back.then(|| Threads::new(self.threads));
+                let threads = || Threads::new(self.threads);
                 let snapshots = Snapshots::every(self.snapshot_every);
-                on_gpu::home(
-                    context,
-                    &chunks,
-                    scopes.len(),
-                    snapshots,
-                    threads.transpose()?,
-                )?
+                let falls_back = self.falls_back.then(threads).transpose()?;
+                let made = on_gpu::home(context, &chunks, scopes.len(), snapshots, falls_back);
+                match made {
+                    Err(EncoderError::Gpu(error)) if !self.needs_gpu => {
+                        on_gpu::without(error, &chunks, threads()?)?
+                    }
+                    made => made?,
+                }
             }
         };
         Ok(Encoder {

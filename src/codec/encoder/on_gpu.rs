@@ -103,14 +103,21 @@ pub(super) fn home(
         Err(error) => error,
     };
     match threads {
-        Some(threads) if is_reason(&error) => {
-            let residual = Residual::zeroed(elements)?;
-            let mut home = OnProcessor::new(residual, chunks, threads);
-            home.fell_back = Some(error);
-            Ok(Home::Processor(home))
-        }
+        Some(threads) if is_reason(&error) => without(error, chunks, threads),
         _ => Err(error.into()),
     }
+}
+
+/// A residual of +0 on the processor, where there is no room on a GPU.
+pub(super) fn without(
+    error: GpuError,
+    chunks: &Arc<[Chunk]>,
+    threads: Threads,
+) -> Result<Home, EncoderError> {
+    let elements = chunks.last().map_or(0, |chunk| chunk.elements.end);
+    let mut home = OnProcessor::new(Residual::zeroed(elements)?, chunks, threads);
+    home.fell_back = Some(error);
+    Ok(Home::Processor(home))
 }
 
 /// Whether the processor can go on where the device cannot.

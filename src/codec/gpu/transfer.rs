@@ -211,13 +211,20 @@ impl Download {
         }
     }
 
+    /// The most bytes that are read back at a time: what a device's buffers hold, and not all of a host's memory that devices
+    /// can write to.
+    pub(super) fn most(&self) -> u64 {
+        const MOST: u64 = 256 << 20;
+        let most = self.context.device().limits().max_buffer_size;
+        most.min(MOST) / 256 * 256
+    }
+
     /// The buffer, with at least so many bytes: the target of copies that are recorded next. What it held is gone.
     pub(super) fn buffer(&mut self, bytes: u64) -> Result<&Buffer, GpuError> {
         if self.staging.is_none() || self.bytes < bytes {
             // Somewhat more, as far as buffers go: the next message may be longer.
-            let most = self.context.device().limits().max_buffer_size / 256 * 256;
             let roomy = (bytes + bytes / 4).max(4096).next_multiple_of(256);
-            let bytes = roomy.min(most).max(bytes);
+            let bytes = roomy.min(self.most()).max(bytes);
             let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
             self.staging = Some(Staging {
                 buffer: self

@@ -111,3 +111,24 @@ fn a_flush_leaves_nothing_that_could_be_lost() {
     context.device().destroy();
     assert_eq!(encoder.download_residual().unwrap(), vec![0.0; ELEMENTS]);
 }
+
+#[test]
+fn a_gpu_that_nobody_has_asked_for_and_that_has_no_room_leaves_the_encoder_on_the_processor() {
+    let Some(context) = gpu() else { return };
+    // One that is lost has none.
+    let full = GpuContext::new(&Selection::Best).unwrap();
+    full.device().destroy();
+    let error = builder().gpu(full.clone()).build().err();
+    assert!(matches!(error, Some(EncoderError::Gpu(_))), "{error:?}");
+    let mut encoder = builder().gpu(full).if_there_is_room().build().unwrap();
+    assert_eq!(encoder.residual().len(), ELEMENTS);
+    assert!(encoder.fell_back().is_some());
+    step(&mut encoder, 0);
+    // Where there is room it is there, and stays there.
+    let encoder = builder()
+        .gpu(context.clone())
+        .if_there_is_room()
+        .build()
+        .unwrap();
+    assert!(encoder.residual().is_empty() && encoder.fell_back().is_none());
+}

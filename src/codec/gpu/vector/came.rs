@@ -35,7 +35,14 @@ impl GpuVector {
             Some(_) => 4 * CUT_WORDS * self.layout.scopes.len(),
             None => 0,
         };
-        let guesses: Vec<usize> = memory.windows.iter().map(|window| window.guess).collect();
+        let mut room = (self.download.most() as usize).saturating_sub(records + cut) / 4;
+        let guesses: Vec<usize> = (memory.windows.iter())
+            .map(|window| {
+                let guess = window.guess.min(room);
+                room -= guess;
+                guess
+            })
+            .collect();
         let all = records + cut + 4 * guesses.iter().sum::<usize>();
         let staging = self.download.buffer(all as u64)?;
         commands
@@ -83,38 +90,60 @@ impl GpuVector {
             window.expect(length);
         }
         if is_short {
+            self.read_rest(&lengths, &guesses)?;
+        }
+        self.came.note(&self.chunks, step, &outcomes);
+        Ok(())
+    }
+
+    /// Reads back what the windows' messages have beyond what was guessed: with one submission for as much as a staging
+    /// buffer holds.
+    fn read_rest(&mut self, lengths: &[usize], guesses: &[usize]) -> Result<(), GpuError> {
+        let Some(memory) = &self.memory else {
+            return Ok(());
+        };
+        let most = self.download.most() as usize;
+        // All in bytes: of which window, from where in its message, and where in all of them together.
+        let mut copies: Vec<(usize, usize, Range<usize>)> = Vec::new();
+        let mut base = 0;
+        for (window, (length, guess)) in lengths.iter().zip(guesses).enumerate() {
+            let mut from = 4 * guess.min(length);
+            while from < 4 * length {
+                let bytes = (4 * length - from).min(most);
+                copies.push((window, from, base + from..base + from + bytes));
+                from += bytes;
+            }
+            base += 4 * length;
+        }
+        let mut rest = &copies[..];
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = rest.iter().take_while(|(.., to)| {
+                bytes += to.len();
+                bytes <= most
+            });
+            let (now, later) = rest.split_at(fits.count().max(1));
+            rest = later;
+            let bytes: usize = now.iter().map(|(.., to)| to.len()).sum();
+            let staging = self.download.buffer(bytes as u64)?;
             let mut commands = Commands::new(&self.context)?;
-            let missing = |(&length, &guess): (&usize, &usize)| length.saturating_sub(guess);
-            let all: usize = lengths.iter().zip(&guesses).map(missing).sum();
-            let staging = self.download.buffer(4 * all as u64)?;
             let mut at = 0;
-            for (window, pair) in memory.windows.iter().zip(lengths.iter().zip(&guesses)) {
-                let bytes = 4 * missing(pair) as u64;
-                if bytes > 0 {
-                    let from = 4 * *pair.1 as u64;
-                    commands.encoder.copy_buffer_to_buffer(
-                        &window.message,
-                        from,
-                        staging,
-                        at,
-                        bytes,
-                    );
-                }
+            for (window, from, to) in now {
+                let (from, bytes) = (*from as u64, to.len() as u64);
+                let message = &memory.windows[*window].message;
+                (commands.encoder).copy_buffer_to_buffer(message, from, staging, at, bytes);
                 at += bytes;
             }
             let index = commands.submit(&self.context, "a step")?;
-            self.download.read(index, 4 * all as u64, |bytes| {
-                let (mut base, mut at) = (0, 0);
-                for pair in lengths.iter().zip(&guesses) {
-                    let (length, missing) = (4 * pair.0, 4 * missing(pair));
-                    let end = base + length;
-                    came.message[end - missing..end].copy_from_slice(&bytes[at..at + missing]);
-                    base = end;
-                    at += missing;
+            let message = &mut self.came.message;
+            self.download.read(index, bytes as u64, |mut bytes| {
+                for (.., to) in now {
+                    let (part, others) = bytes.split_at(to.len());
+                    message[to.clone()].copy_from_slice(part);
+                    bytes = others;
                 }
             })?;
         }
-        came.note(chunks, step, &outcomes);
         Ok(())
     }
 }

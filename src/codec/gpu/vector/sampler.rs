@@ -17,9 +17,9 @@ use wgpu::{Buffer, BufferUsages, ComputePassDescriptor};
 const ELEMENTS: usize = 1 << 20;
 /// Elements of a piece, at most: a workgroup's work.
 const PIECE: usize = 1024;
-/// Pieces of a batch, and dispatches, at most.
+/// Pieces of a batch, and dispatches, at most: an update of a thousand parts needs one read-back too.
 const PIECES: usize = 1 << 14;
-const GROUPS: usize = 64;
+const GROUPS: usize = 1 << 10;
 
 /// Buffers for samples.
 pub(super) struct Sampler {

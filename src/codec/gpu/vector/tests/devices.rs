@@ -70,6 +70,42 @@ fn windows_change_no_byte() {
 }
 
 #[test]
+fn a_message_that_is_longer_than_any_buffer_is_read_back_in_pieces() {
+    let limits = Limits {
+        max_buffer_size: 1 << 24,
+        ..small_limits()
+    };
+    let Some(context) = device_with(Features::empty(), limits) else {
+        return;
+    };
+    // 16 MiB hold 4 Mi values.
+    let ranges = [
+        (9 * CHUNK, ChunkCoding::Dense(Dense::F32)),
+        (1000, ChunkCoding::Threshold(0)),
+        (9 * CHUNK + 5, ChunkCoding::Dense(Dense::F32)),
+    ];
+    let (mut vector, mut plain) = pair(&context, &layout_of(&ranges), 1);
+    let unit = unit(1e-3);
+    let update = Random(12).numbers(plain.residual.len(), unit);
+    // In the second step it is known how long the message will be.
+    for step in 0..2 {
+        step_of_both(
+            &mut vector,
+            &mut plain,
+            Given::from(&update),
+            Given::from(&update),
+            &GpuStep {
+                step,
+                first: step,
+                scopes: &[(unit, usize::MAX)],
+                clip: None,
+            },
+            &format!("step {step}"),
+        );
+    }
+}
+
+#[test]
 fn a_device_of_default_limits_and_one_without_subgroups_give_the_same_bytes() {
     for features in [Features::empty(), Features::SUBGROUP] {
         let Some(context) = device_with(features, Limits::default()) else {
