@@ -98,11 +98,8 @@ impl GpuVector {
             }
             uploads.write(bytemuck::cast_slice(&slots), &memory.parts, 0)?;
         }
-        // They may be the caller's commands, of any device.
-        self.context.scoped("uploads", |_| {
-            uploads.record(commands);
-            commands.clear_buffer(&memory.totals, 0, None);
-        })?;
+        uploads.record(commands);
+        commands.clear_buffer(&memory.totals, 0, None);
         if step.clip.is_some() {
             commands.clear_buffer(&memory.cut, 0, None);
         }
