@@ -56,6 +56,7 @@ pub(crate) mod device;
 mod error;
 mod hashing;
 mod kernels;
+mod selection;
 mod slices;
 mod transfer;
 mod vector;
@@ -63,8 +64,9 @@ mod whole;
 mod windows;
 
 pub use applier::{GpuApplier, GpuApplyError};
-pub use context::{GpuContext, Selection, adapters};
+pub use context::GpuContext;
 pub use error::GpuError;
+pub use selection::{Selection, adapters};
 pub use slices::GradRef;
 pub(crate) use slices::check_apart;
 pub(crate) use vector::{GpuStep, GpuVector};
