@@ -138,7 +138,7 @@ impl OnGpu {
 
     /// Whether this is a buffer of the residual's own.
     fn has_residual_in(&self, buffer: &Buffer) -> bool {
-        self.vector.buffers().any(|(own, _)| own == buffer)
+        self.vector.residuals().any(|own| own == buffer)
     }
 
     /// Refuses parts of an update that cannot be read where they are.
@@ -369,15 +369,7 @@ impl Encoder {
     pub fn residual_on_device(&self) -> Vec<GradRef<'_>> {
         match &self.home {
             Home::Processor(_) => Vec::new(),
-            Home::Gpu(home) => {
-                let buffers = home.vector.buffers();
-                let part = |(buffer, elements)| GradRef::Device {
-                    buffer,
-                    offset: 0,
-                    len: elements as u64,
-                };
-                buffers.map(part).collect()
-            }
+            Home::Gpu(home) => home.vector.parts(),
         }
     }
 

@@ -25,12 +25,13 @@ pub use timed::{StageTimes, TimedVector};
 
 use super::context::GpuContext;
 use super::error::GpuError;
+use super::slices::GradRef;
 use super::transfer::{Download, Uploads};
-use crate::codec::Unit;
 use crate::codec::encode::Clip;
 use crate::codec::format::Format;
 use crate::codec::given::Given;
 use crate::codec::ranges::Chunk;
+use crate::codec::{Unit, canon};
 use bound::Bound;
 use came::Came;
 use feed::{Commands, Feed};
@@ -156,7 +157,7 @@ impl GpuVector {
         let Some(memory) = &self.memory else {
             return Ok(());
         };
-        let elements = self.chunks.last().map_or(0, |chunk| chunk.elements.end);
+        let elements = self.elements();
         let parts = source::parts_of(update)?;
         let sampler = match &mut self.sampler {
             Some(sampler) => sampler,
@@ -223,52 +224,36 @@ impl GpuVector {
 
     /// The residual, canonical; elements that are not finite (a trainer wrote them in place) are as they are.
     pub(crate) fn residual(&self) -> Result<Vec<f32>, GpuError> {
-        let mut residual = Vec::with_capacity(self.elements());
-        let mut download = Download::new(&self.context);
-        for (buffer, elements) in self.buffers() {
-            let end = 4 * elements as u64;
-            for start in (0..end).step_by(PIECE) {
-                let bytes = (end - start).min(PIECE as u64);
-                let mut commands = Commands::new(&self.context)?;
-                let staging = download.buffer(bytes)?;
-                (commands.encoder).copy_buffer_to_buffer(buffer, start, staging, 0, bytes);
-                let index = commands.submit(&self.context, "a download")?;
-                download.read(index, bytes, |bytes| {
-                    let words = 0..bytes.len() / 4;
-                    let numbers = words.map(|at| f32::from_bits(outcome::word(bytes, at)));
-                    residual.extend(numbers.map(crate::codec::canon));
-                })?;
-            }
+        let mut residual = self.context.download(&self.parts())?;
+        for r in &mut residual {
+            *r = canon(*r);
         }
         Ok(residual)
     }
 
     /// Replaces the residual.
     pub(crate) fn restore(&mut self, residual: &[f32]) -> Result<(), GpuError> {
-        let mut feed = Feed::new(&self.context, 4 * residual.len())?;
-        let mut commands = Commands::new(&self.context)?;
-        let mut rest = residual;
-        for (buffer, elements) in self.buffers() {
-            let (now, later) = rest.split_at(elements.min(rest.len()));
-            feed.write(&mut commands, bytemuck::cast_slice(now), buffer, 0)?;
-            rest = later;
-        }
-        feed.flush(&mut commands)?;
-        Ok(())
+        self.context.upload(residual, &self.parts())
     }
 
-    /// The buffers in which the residual lies, in order, and the elements of each.
-    pub(crate) fn buffers(&self) -> impl Iterator<Item = (&wgpu::Buffer, usize)> {
+    /// The buffers in which the residual lies.
+    pub(crate) fn residuals(&self) -> impl Iterator<Item = &wgpu::Buffer> {
         let windows = self.memory.iter().flat_map(|memory| &memory.windows);
-        let elements = self.layout.windows.iter();
-        windows
-            .zip(elements)
-            .map(|(memory, window)| (&memory.residual, window.elements.len()))
+        windows.map(|window| &window.residual)
+    }
+
+    /// What of each of them, in order.
+    pub(crate) fn parts(&self) -> Vec<GradRef<'_>> {
+        self.residuals()
+            .zip(&self.layout.windows)
+            .map(|(buffer, window)| GradRef::Device {
+                buffer,
+                offset: 0,
+                len: window.elements.len() as u64,
+            })
+            .collect()
     }
 }
 
 /// The most elements that kernels can number, with all that is counted of them.
 const MOST_ELEMENTS: usize = 1 << 31;
-
-/// Bytes of the residual that are downloaded at a time.
-const PIECE: usize = 16 << 20;

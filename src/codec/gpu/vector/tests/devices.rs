@@ -31,7 +31,7 @@ fn windows_change_no_byte() {
     ranges.push((4_400_000, ChunkCoding::Threshold(1)));
     let chunks = layout_of(&ranges);
     let (mut vector, mut plain) = pair(&context, &chunks, 2);
-    let windows = vector.buffers().count();
+    let windows = vector.parts().len();
     assert!(windows >= 3, "{windows}");
     let elements = plain.residual.len();
     let mut random = Random(9);
