@@ -12,7 +12,7 @@ mod common;
 use common::replicas::{hand_over, launch, number, seconds, slowest, task};
 use common::{Against, Bench, Random, median};
 use gradring::codec::Residual;
-use gradring::{Exchange, Quantile, Replica};
+use gradring::{BackendChoice, Exchange, Quantile, Replica};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -109,6 +109,8 @@ impl Setup {
     fn exchange(&mut self, density: f64, streamed: bool) -> Exchange {
         let builder = Exchange::builder(self.update.len())
             .policy(Quantile::new(density).expect("a density"))
+            // Beside figures of the processor's memory.
+            .backend(BackendChoice::Processor)
             .check_every(u64::MAX);
         let builder = if streamed {
             builder.streamed()

@@ -8,7 +8,7 @@ use common::replicas::{hand_over, launch, number, seconds, slowest, task};
 use common::{Against, Bench, Random, median};
 use gradring::codec::policy::{LastStep, PolicyInput, ThresholdPolicy};
 use gradring::codec::{Apply, CHUNK, ChunkOptions, Encoded, Path, Record, Residual, Unit};
-use gradring::{Exchange, InResidual, Quantile, Replica};
+use gradring::{BackendChoice, Exchange, InResidual, Quantile, Replica};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -72,6 +72,8 @@ fn measure() {
     let policy = || Quantile::new(density).expect("a density");
     let mut exchange = Exchange::builder(elements)
         .policy(policy())
+        // Beside figures of the processor's memory.
+        .backend(BackendChoice::Processor)
         .check_every(u64::MAX)
         .build(&replica)
         .expect("agreed");
