@@ -301,7 +301,8 @@ fn every_way_to_keep_the_momentum_and_exchanges_of_one_epoch_resume_with_the_sam
     .iter()
     .enumerate()
     {
-        let words = format!("digits --epochs 12 {options}");
+        // Long enough for a stop to come before the end.
+        let words = format!("digits --epochs 60 {options}");
         let never = run(&words, None);
         let (stopped, stops) = run_with_stops(&words, 3, &mut Random(seed as u64));
         assert!(stops >= 1, "{options}: it was never stopped");
