@@ -21,6 +21,7 @@ mod kernels;
 mod runs;
 
 use gpu::Gpu;
+use std::io::Write;
 
 /// A device; `None` where there is no adapter.
 fn device() -> Option<Gpu> {
@@ -32,7 +33,7 @@ fn device() -> Option<Gpu> {
         Err(error) => {
             let required = std::env::var("GRADRING_REQUIRE_GPU").is_ok_and(|value| value == "1");
             assert!(!required, "GRADRING_REQUIRE_GPU is 1: {error}");
-            println!("NOT RUN: {error}");
+            let _ = writeln!(std::io::stderr(), "NOT RUN: {error}");
             None
         }
     }

@@ -206,7 +206,7 @@ pub(crate) fn private_shared_memory(size: &str) -> Option<Vec<PathBuf>> {
 
 /// Says that a test has not run, and fails where it must.
 pub(crate) fn not_run(test: &str, why: &str) {
-    println!("NOT RUN: {test}: {why}");
+    let _ = writeln!(std::io::stderr(), "NOT RUN: {test}: {why}");
     let required = std::env::var("GRADRING_REQUIRE_NAMESPACES").is_ok_and(|value| value == "1");
     assert!(!required, "{test} must run here: {why}");
 }

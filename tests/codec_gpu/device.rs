@@ -1,6 +1,7 @@
 //! The devices that tests of the codec on a GPU run on. Whoever includes this file imports what it needs of the codec.
 
 use super::{GpuContext, GpuError, Selection, wgpu};
+use std::io::Write;
 use std::sync::OnceLock;
 use wgpu::{Backends, DeviceDescriptor, Features, Instance, InstanceDescriptor, Limits};
 
@@ -27,7 +28,7 @@ pub(crate) fn gpu() -> Option<&'static GpuContext> {
         }
     });
     if gpu.is_none() {
-        eprintln!("NOT RUN: no GPU adapter");
+        let _ = writeln!(std::io::stderr(), "NOT RUN: no GPU adapter");
     }
     gpu.as_ref()
 }

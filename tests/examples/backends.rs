@@ -5,6 +5,7 @@ use gradring::codec::gpu::adapters;
 use serde_json::Value;
 use std::fs::File;
 use std::io::Read;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -62,7 +63,7 @@ fn mnist_trains_to_the_same_bits_on_a_gpu_and_on_the_processor() {
             !required,
             "GRADRING_REQUIRE_GPU is 1, and there is no adapter"
         );
-        println!("NOT RUN: there is no adapter");
+        let _ = writeln!(std::io::stderr(), "NOT RUN: there is no adapter");
         return;
     }
     let data = tempfile::tempdir().expect("a directory");

@@ -2,6 +2,7 @@
 
 use gradring::codec::gpu::{GpuContext, GradRef, Selection, adapters, wgpu};
 use gradring::{Exchange, Parameters, Update};
+use std::io::Write;
 use std::sync::mpsc::channel;
 use wgpu::{Buffer, BufferDescriptor, BufferUsages};
 
@@ -14,7 +15,7 @@ pub(crate) fn is_here() -> bool {
             !required,
             "GRADRING_REQUIRE_GPU is 1, and there is no adapter"
         );
-        println!("NOT RUN: there is no adapter");
+        let _ = writeln!(std::io::stderr(), "NOT RUN: there is no adapter");
     }
     is_here
 }

@@ -1,5 +1,6 @@
 //! Nothing outlives a run: no process, no segment.
 
+use std::io::Write;
 use std::process::{Command, Stdio};
 
 use crate::joined;
@@ -88,7 +89,10 @@ fn with_own_shared_memory(script: &str) -> Option<(i32, String)> {
         std::env::var_os("GRADRING_REQUIRE_NAMESPACES").is_none_or(|value| value != "1"),
         "unshare -m is not possible here, and was said to be"
     );
-    eprintln!("NOT RUN: unshare -m is not possible here");
+    let _ = writeln!(
+        std::io::stderr(),
+        "NOT RUN: unshare -m is not possible here"
+    );
     None
 }
 

@@ -1,5 +1,6 @@
 //! A running run gets another size.
 
+use std::io::Write;
 use std::process::{Command, Stdio};
 
 use gradring::launch::{ResizeError, resize, runs};
@@ -405,7 +406,10 @@ fn in_own_network(script: &str) -> Option<(i32, String)> {
         std::env::var_os("GRADRING_REQUIRE_NAMESPACES").is_none_or(|value| value != "1"),
         "unshare -n is not possible here, and was said to be"
     );
-    println!("NOT RUN: unshare -n is not possible here");
+    let _ = writeln!(
+        std::io::stderr(),
+        "NOT RUN: unshare -n is not possible here"
+    );
     None
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::time::{Duration, Instant};
 
@@ -76,7 +77,8 @@ fn a_file_that_others_may_use_is_refused() {
 #[test]
 fn another_users_file_is_refused_and_not_swept() {
     if !geteuid().is_root() {
-        println!(
+        let _ = writeln!(
+            std::io::stderr(),
             "NOT RUN: another_users_file_is_refused_and_not_swept: needs root for a second user"
         );
         return;

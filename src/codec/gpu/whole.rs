@@ -256,6 +256,7 @@ mod tests {
     use crate::codec::gpu::Selection;
     use crate::codec::gpu::hashing::{DISPATCHES, TILE};
     use crate::codec::hash_sums_from;
+    use std::io::Write;
 
     /// None, and says so, where there is no adapter; that is an error if `GRADRING_REQUIRE_GPU` is 1.
     fn context() -> Option<GpuContext> {
@@ -265,7 +266,7 @@ mod tests {
                 let required =
                     std::env::var("GRADRING_REQUIRE_GPU").is_ok_and(|value| value == "1");
                 assert!(!required, "GRADRING_REQUIRE_GPU is 1, and {error}");
-                println!("NOT RUN: {error}");
+                let _ = writeln!(std::io::stderr(), "NOT RUN: {error}");
                 None
             }
             Err(error) => panic!("{error}"),

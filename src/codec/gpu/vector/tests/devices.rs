@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::codec::gpu::vector::TimedVector;
+use std::io::Write;
 use wgpu::{DeviceDescriptor, Features, Limits};
 
 /// The least that a device may bind: 4 Mi elements a window.
@@ -229,7 +230,11 @@ fn a_vector_of_timestamps_says_how_long_each_stage_took() {
         .features()
         .contains(Features::TIMESTAMP_QUERY)
     {
-        eprintln!("NOT RUN: {} has no timestamps", context.name());
+        let _ = writeln!(
+            std::io::stderr(),
+            "NOT RUN: {} has no timestamps",
+            context.name()
+        );
         return;
     }
     let unit = unit(1e-3);
