@@ -7,16 +7,13 @@
 use super::{BackendKind, Exchange, codec_error, hash};
 use crate::checkpoint::{State, StateError};
 use crate::codec::gpu::wgpu::{BufferUsages, CommandBuffer, CommandEncoder};
-use crate::codec::gpu::{GpuApplier, GpuContext, GpuError, GradRef, Whole, check_apart};
+use crate::codec::gpu::{
+    GpuApplier, GpuContext, GpuError, GradRef, PARAMETERS, Whole, check_apart,
+};
 use crate::codec::{Given, Parameters};
 use crate::replica::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-
-/// What buffers of parameters are used for.
-const PARAMETERS: BufferUsages = BufferUsages::STORAGE
-    .union(BufferUsages::COPY_SRC)
-    .union(BufferUsages::COPY_DST);
 
 /// What an exchange has for vectors on a device.
 #[derive(Default)]

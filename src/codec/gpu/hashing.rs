@@ -3,9 +3,9 @@
 use super::context::GpuContext;
 use super::error::GpuError;
 use super::kernels::{Access, Kernel, source};
-use super::slices::GradRef;
+use super::slices::{GradRef, PARAMETERS};
 use super::transfer::{Download, Uploads};
-use super::whole::{USAGES, submit};
+use super::whole::submit;
 use super::windows::{Piece, Windows};
 use wgpu::{BindingResource, Buffer, BufferBinding, BufferUsages, ComputePassDescriptor, Device};
 
@@ -60,7 +60,7 @@ impl Hashing {
         let kernel = &context.kernels().hash;
         let mut pieces = Vec::new();
         self.windows
-            .cut("parameters", USAGES, parts, 0..usize::MAX, &mut pieces)?;
+            .cut("parameters", PARAMETERS, parts, 0..usize::MAX, &mut pieces)?;
         for piece in &pieces {
             self.windows.bind(piece.window, 0, |target| {
                 let hashed = BindingResource::Buffer(BufferBinding {

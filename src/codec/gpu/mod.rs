@@ -68,7 +68,7 @@ pub use context::GpuContext;
 pub use error::GpuError;
 pub use selection::{Selection, adapters};
 pub use slices::GradRef;
-pub(crate) use slices::check_apart;
+pub(crate) use slices::{PARAMETERS, check_apart};
 pub(crate) use vector::{GpuStep, GpuVector};
 // For this package's own benchmark.
 #[doc(hidden)]

@@ -74,6 +74,11 @@ impl<'a> GradRef<'a> {
     }
 }
 
+/// What the buffers of parameters have to allow.
+pub(crate) const PARAMETERS: BufferUsages = BufferUsages::STORAGE
+    .union(BufferUsages::COPY_SRC)
+    .union(BufferUsages::COPY_DST);
+
 /// f32 elements in a buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceSlice<'a> {

@@ -69,7 +69,7 @@ impl Staging {
 /// Staging buffers through which bytes go to a device.
 ///
 /// Bytes are [written](Uploads::write) one behind the other; [`Uploads::record`] puts copies of them into a command
-/// encoder, and [`Uploads::submitted`] says with which submission the buffer is free again.
+/// encoder, and [`Uploads::settle`] is told what came of submitting it.
 pub(super) struct Uploads {
     context: GpuContext,
     ring: Vec<Staging>,
@@ -149,8 +149,7 @@ impl Uploads {
         Ok(())
     }
 
-    /// Records the copies of all that was written. The encoder must be submitted next, and [`submitted`](Self::submitted)
-    /// be told.
+    /// Records the copies of all that was written. The encoder must be submitted next, and [`settle`](Self::settle) be told.
     pub(super) fn record(&mut self, commands: &mut CommandEncoder) {
         if self.copies.is_empty() {
             return;
@@ -164,8 +163,21 @@ impl Uploads {
         }
     }
 
-    /// The encoder with the copies has been submitted.
-    pub(super) fn submitted(&mut self, index: &SubmissionIndex) -> Result<(), GpuError> {
+    /// The encoder with the copies has been submitted, or never will be: then the buffer is free for other bytes.
+    pub(super) fn settle(
+        &mut self,
+        submitted: Result<SubmissionIndex, GpuError>,
+    ) -> Result<SubmissionIndex, GpuError> {
+        match &submitted {
+            Ok(index) => self.submitted(index)?,
+            // Of a lost device nothing is free any more.
+            Err(_) if self.context.check("an upload").is_err() => {}
+            Err(_) => self.abandoned()?,
+        }
+        submitted
+    }
+
+    fn submitted(&mut self, index: &SubmissionIndex) -> Result<(), GpuError> {
         if self.filled == 0 {
             return Ok(());
         }
@@ -184,8 +196,7 @@ impl Uploads {
         })
     }
 
-    /// What was written, and perhaps recorded, will not be submitted: the buffer is free for other bytes.
-    pub(super) fn abandoned(&mut self) -> Result<(), GpuError> {
+    fn abandoned(&mut self) -> Result<(), GpuError> {
         self.copies.clear();
         self.filled = 0;
         if self.is_recorded {

@@ -3,7 +3,7 @@
 use super::context::GpuContext;
 use super::error::GpuError;
 use super::hashing::Hashing;
-use super::slices::GradRef;
+use super::slices::{GradRef, PARAMETERS};
 use super::transfer::{Download, Uploads};
 use crate::codec::parameters::Parameters;
 use wgpu::{Buffer, BufferUsages, CommandEncoder, SubmissionIndex};
@@ -137,7 +137,7 @@ impl Whole {
                 });
             };
             if let Some(slice) = part.on_device() {
-                slice.check("parameters", USAGES)?;
+                slice.check("parameters", PARAMETERS)?;
             }
             let length = part.len().min(from.len() - first);
             copies.add(buffer, *offset, first, length);
@@ -161,11 +161,6 @@ impl Whole {
         hashing.sums(&self.context, &mut self.downloads[0], parts)
     }
 }
-
-/// What parameters' buffers have to allow.
-pub(super) const USAGES: BufferUsages = BufferUsages::STORAGE
-    .union(BufferUsages::COPY_SRC)
-    .union(BufferUsages::COPY_DST);
 
 /// The value, which is made the first time.
 fn made<T>(
@@ -191,17 +186,7 @@ pub(super) fn submit(
         record(&mut commands);
         commands.finish()
     });
-    match commands.and_then(|commands| context.submit(during, [commands])) {
-        Ok(index) => {
-            uploads.submitted(&index)?;
-            Ok(index)
-        }
-        Err(error) => {
-            context.check(during)?;
-            uploads.abandoned()?;
-            Err(error)
-        }
-    }
+    uploads.settle(commands.and_then(|commands| context.submit(during, [commands])))
 }
 
 /// Elements that go at once.
@@ -253,25 +238,9 @@ impl<'a> Copies<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::gpu::Selection;
+    use crate::codec::gpu::device::gpu;
     use crate::codec::gpu::hashing::{DISPATCHES, TILE};
     use crate::codec::hash_sums_from;
-    use std::io::Write;
-
-    /// None, and says so, where there is no adapter; that is an error if `GRADRING_REQUIRE_GPU` is 1.
-    fn context() -> Option<GpuContext> {
-        match GpuContext::new(&Selection::Best) {
-            Ok(context) => Some(context),
-            Err(error @ GpuError::NoAdapter { .. }) => {
-                let required =
-                    std::env::var("GRADRING_REQUIRE_GPU").is_ok_and(|value| value == "1");
-                assert!(!required, "GRADRING_REQUIRE_GPU is 1, and {error}");
-                let _ = writeln!(std::io::stderr(), "NOT RUN: {error}");
-                None
-            }
-            Err(error) => panic!("{error}"),
-        }
-    }
 
     fn vector(length: usize) -> Vec<f32> {
         let bits = |i: usize| (i as u32).wrapping_mul(0x9E37_79B1) ^ 0x1234;
@@ -299,10 +268,10 @@ mod tests {
 
     #[test]
     fn vectors_come_back_as_they_went_and_have_the_hash_that_they_have_here() {
-        let Some(context) = context() else {
+        let Some(context) = gpu() else {
             return;
         };
-        let mut whole = Whole::new(&context);
+        let mut whole = Whole::new(context);
         let all = PIECE / 4;
         for lengths in [
             vec![],
@@ -316,7 +285,7 @@ mod tests {
         ] {
             let length: usize = lengths.iter().sum();
             let bytes = 4 * (length + lengths.len()) as u64;
-            let made = context.buffer("a test", bytes, USAGES, false);
+            let made = context.buffer("a test", bytes, PARAMETERS, false);
             let buffer = made.expect("memory");
             let parts = parts(&buffer, &lengths);
             let values = vector(length);
@@ -331,10 +300,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_copied_is_refused() {
-        let Some(context) = context() else {
+        let Some(context) = gpu() else {
             return;
         };
-        let mut whole = Whole::new(&context);
+        let mut whole = Whole::new(context);
         let usage = BufferUsages::STORAGE | BufferUsages::COPY_DST;
         let made = context.buffer("a test", 32, usage, false);
         let buffer = made.expect("memory");

@@ -7,7 +7,7 @@ mod not_finite;
 
 use super::context::GpuContext;
 use super::error::GpuError;
-use super::slices::GradRef;
+use super::slices::{GradRef, PARAMETERS};
 use super::transfer::Uploads;
 use super::windows::{Piece, Windows};
 use crate::codec::apply::{Apply, checked};
@@ -23,7 +23,7 @@ use std::ops::Range;
 use thiserror::Error;
 use wgpu::{
     BindGroup, BindingResource, Buffer, BufferBinding, BufferUsages, CommandEncoder,
-    ComputePassDescriptor,
+    ComputePassDescriptor, SubmissionIndex,
 };
 
 /// Why a record could not be applied on a device.
@@ -36,11 +36,6 @@ pub enum GpuApplyError {
     #[error(transparent)]
     Gpu(#[from] GpuError),
 }
-
-/// What a target's buffers have to allow.
-const USAGES: BufferUsages = BufferUsages::STORAGE
-    .union(BufferUsages::COPY_SRC)
-    .union(BufferUsages::COPY_DST);
 
 /// Bytes of what a dispatch is told.
 const DISPATCHED: u64 = 16;
@@ -222,7 +217,7 @@ impl GpuApplier {
     /// The pieces of some elements of a target.
     fn cut(&mut self, target: &[GradRef<'_>], elements: Range<usize>) -> Result<(), GpuError> {
         self.windows
-            .cut("parameters", USAGES, target, elements, &mut self.pieces)
+            .cut("parameters", PARAMETERS, target, elements, &mut self.pieces)
     }
 
     /// Adds a checked record to the batch, on the pieces of its elements.
@@ -307,14 +302,12 @@ impl GpuApplier {
         let done = self.submit_batch(ends);
         // After an error what was to be applied is gone with it, and the next batch begins anew.
         self.batch.clear();
-        if done.is_err() && self.context.check("applying records").is_ok() {
-            self.uploads.abandoned()?;
-        }
+        let done = self.uploads.settle(done).map(drop);
         let told = self.not_finite.submitted(&self.context, done.is_ok());
         done.and(told)
     }
 
-    fn submit_batch(&mut self, ends: bool) -> Result<(), GpuError> {
+    fn submit_batch(&mut self, ends: bool) -> Result<SubmissionIndex, GpuError> {
         const DURING: &str = "applying records";
         self.write()?;
         let commands = self.context.clone().scoped(DURING, |device| {
@@ -329,8 +322,7 @@ impl GpuApplier {
             }
             commands.finish()
         })?;
-        let index = self.context.submit(DURING, [commands])?;
-        self.uploads.submitted(&index)
+        self.context.submit(DURING, [commands])
     }
 
     /// Writes payload, items and dispatches to the upload buffer.
@@ -398,7 +390,7 @@ mod tests {
         let (device, queue) = Device::noop(&DeviceDescriptor::default());
         let context = GpuContext::from_wgpu(device, queue).expect("it takes everything");
         let parameters = [300_000, 5, 77_000].map(|elements| {
-            let made = context.buffer("parameters", 4 * elements, USAGES, false);
+            let made = context.buffer("parameters", 4 * elements, PARAMETERS, false);
             made.expect("memory")
         });
         let target = parameters.each_ref().map(GradRef::device);

@@ -64,8 +64,8 @@ impl GpuVector {
             }
             at += bytes;
         }
-        let index = commands.submit(&self.context, "a step")?;
-        self.uploads.submitted(&index)?;
+        let submitted = commands.submit(&self.context, "a step");
+        let index = self.uploads.settle(submitted)?;
 
         let (chunks, layout, came) = (&self.chunks, &self.layout, &mut self.came);
         let read = self.download.read(index, all as u64, |bytes| {

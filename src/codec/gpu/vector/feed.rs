@@ -115,16 +115,7 @@ impl Feed {
         let recorded = self
             .context
             .scoped("uploads", |_| uploads.record(&mut full.encoder));
-        match recorded.and_then(|()| full.submit(&self.context, "uploads")) {
-            Ok(index) => {
-                self.uploads.submitted(&index)?;
-                Ok(index)
-            }
-            Err(error) => {
-                self.context.check("uploads")?;
-                self.uploads.abandoned()?;
-                Err(error)
-            }
-        }
+        let submitted = recorded.and_then(|()| full.submit(&self.context, "uploads"));
+        self.uploads.settle(submitted)
     }
 }

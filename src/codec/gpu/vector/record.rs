@@ -147,8 +147,7 @@ impl GpuVector {
                     feed.write_values(commands, values, buffer, 4 * start as u64)?;
                 }
                 // What this step's own uploads are recorded in goes with it.
-                let index = feed.flush(commands)?;
-                self.uploads.submitted(&index)?;
+                self.uploads.settle(feed.flush(commands))?;
             }
             let own = self.host.as_ref().map(|(_, buffer)| buffer);
             let is_whole = shares.is_whole(window);
