@@ -102,10 +102,20 @@ impl Encoder {
 
     /// Whether a step can be made of this update.
     pub(crate) fn check(&self, update: Given<'_>) -> Result<(), EncodeError> {
+        self.check_length(update)?;
+        #[cfg(feature = "gpu")]
+        if let Home::Gpu(home) = &self.home {
+            home.check_slices(update)?;
+        }
+        Ok(())
+    }
+
+    /// The part of it that each visit asks for again.
+    fn check_length(&self, update: Given<'_>) -> Result<(), EncodeError> {
         if self.memory.is_some() && matches!(update, Given::InResidual) {
             return Err(EncodeError::InResidual);
         }
-        self.home.check(self.elements(), update)
+        self.home.check_length(self.elements(), update)
     }
 
     /// Encodes the chunk that is visited as number `visit` in the step that has begun. Each must be visited once, in
@@ -152,7 +162,7 @@ impl Encoder {
         update: Given<'_>,
         aim: Aim,
     ) -> Result<usize, EncodeError> {
-        self.check(update)?;
+        self.check_length(update)?;
         if self.stream.is_open() {
             return Err(EncodeError::Streamed);
         }
